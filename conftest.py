@@ -10,7 +10,7 @@ import synkhronos as synk
 #: Modules that cannot be imported without a package.
 NEEDED_BY = {
     "pygpu": ["transports/gpu.py", "reductions/device.py", "transports/nccl.py"],
-    "theano": ["engines/theano/*.py", "extensions/*.py", "extensions/updates/*.py"],
+    "theano": ["engines/theano/*.py", "extensions/*.py"],
     "pytensor": ["engines/pytensor/*.py"],
     "pymc": ["extensions/pymc/*.py"],
     "jax": [f"mesh/{name}.py" for name in ("engine", "launcher", "mesh", "program", "traces")],

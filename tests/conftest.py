@@ -148,6 +148,37 @@ def world(request, make_world):
     return make_world(*request.param)
 
 
+@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
+def small_world(request, make_world):
+    """Return one, three and two ranks in turn, with the installed library as their engine."""
+    return make_world(*request.param, engine=installed_library())
+
+
+@pytest.fixture
+def threads(make_world):
+    """Return three ranks that are threads, with the installed library as their engine."""
+    return make_world("threads", 3, 1, engine=installed_library())
+
+
+def installed_library():
+    from library import NAME  # imports the library, which most tests do not need
+
+    return NAME
+
+
+@pytest.fixture
+def told(caplog):
+    """Return a function that returns the messages logged since its last call."""
+    caplog.set_level(logging.WARNING, "synkhronos")
+
+    def since():
+        texts = [record.getMessage() for record in caplog.records if record.name == "synkhronos"]
+        caplog.clear()
+        return texts
+
+    return since
+
+
 @pytest.fixture
 def words(world, words_of):
     """Return the vocabulary for programs of the world's engine."""

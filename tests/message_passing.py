@@ -30,7 +30,7 @@ class World:
         self.random = random.Random(n)
         self.comms = [Comm(self, rank, n) for rank in range(n)]
         self.held = set()  # (source, dest) whose messages are delayed
-        self.sent = 0
+        self.sent, self.nbytes = 0, {}  # number of messages, and the bytes sent by (source, dest)
         self.come = [0] * n  # number of barriers that each process has reached
 
 
@@ -54,6 +54,7 @@ class Comm:
         request = Request(self, buffer, (self.rank, tag))
         with self.world.lock:
             self.world.sent += 1
+            self.world.nbytes[self.rank, dest] = self.world.nbytes.get((self.rank, dest), 0) + buffer.nbytes
             if buffer.nbytes <= self.world.eager:
                 request.buffer, request.complete = buffer.copy(), True
             self.world.comms[dest].coming.append([self.world.random.randint(0, self.world.late), request])

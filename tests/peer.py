@@ -152,6 +152,24 @@ class Master:
             self.add(shared)
         return self.peer.load(self.engine.dumps([function], self.numbers, self.variables, {}))[0]
 
+    def both(self, f: Any, args: List[Any], times: int = 3) -> int:
+        """Compare calls in this process and in the peer; return the function's number in the peer."""
+        number = self.send(f)
+        self.compare(f, number, args, times)
+        return number
+
+    def compare(self, f: Any, number: int, args: List[Any], times: int = 1) -> None:
+        """Compare calls of a function that has been sent, and its shared variables."""
+        import numpy as np  # not in the peer, before Theano is prepared
+
+        for _ in range(times):
+            for here, there in zip(self.engine.call(f, args), self.peer.call(number, args)):
+                np.testing.assert_array_equal(here, there)
+        for shared in self.engine.shareds(f):
+            here, there = self.engine.get(shared), self.peer.get(self.add(shared))
+            if isinstance(here, np.ndarray):
+                np.testing.assert_array_equal(here, there)
+
 
 def serve() -> None:
     """Execute requests from standard input until it ends."""

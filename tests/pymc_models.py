@@ -9,8 +9,17 @@ import pymc.dims as pmd
 import pytensor
 import pytensor.sparse
 import pytensor.tensor as pt
+import pytest
 import scipy.sparse
 from pytensor.compile.mode import OPT_FAST_RUN, Mode
+
+
+def marks(timeout=300):
+    """Return the marks of a file whose tests compile nothing, with a time limit in seconds for each test."""
+    # PyMC's own warnings vary between versions.
+    ignoring = pytest.mark.filterwarnings("ignore::Warning")
+    return [pytest.mark.pytensor, pytest.mark.usefixtures("nothing_compiled"), pytest.mark.timeout(timeout), ignoring]
+
 
 RANDOM = np.random.default_rng(0)
 N = 53

@@ -18,10 +18,10 @@ import time
 
 import numpy as np
 
-from synkhronos.cluster.all_reduce import HostReduction
 from synkhronos.cluster.environment import settings
 from synkhronos.cluster.mpi_thread import MpiThread
 from synkhronos.reductions import ReduceOp
+from synkhronos.sync.fetching import HostReduction
 
 os.environ.update(settings(os.environ, []))
 from mpi4py import MPI  # noqa: E402

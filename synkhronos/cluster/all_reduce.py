@@ -16,14 +16,15 @@ minimum for any algorithm. A host that only contributes receives nothing. A sole
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, List, Optional, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.encoding import decode, encode, message_length
 from ..kernels.reduce import Portion
-from ..reductions import ReduceOp, counting
+from ..reductions import counting
+from ..sync.fetching import HostReduction
 from .operation import BulkOperation, Ticket, in_bytes
 from .progress import TransferProgress
 
@@ -31,33 +32,6 @@ WINDOW_CHUNKS = 4  # maximum number of chunks in progress
 ALIGNMENT_BYTES = 64  # within a chunk, pieces begin at multiples of this size
 
 _PIECES, _RESULTS, _SENT = range(3)  # streams of received messages, and any sent message
-
-
-class HostReduction(NamedTuple):
-    """Arguments of a reduction over hosts; all except the arrays must be equal on all participating hosts.
-
-    ``partial`` contains this host's values; ``result`` is written on receiving hosts. Both are C-contiguous, of shape
-    ``(n,)``, and do not overlap. Their dtypes are equal, or float32 for ``partial`` and float16 for ``result``, which
-    is rounded once. ``op`` is ``avg``, ``sum``, ``prod``, ``min`` or ``max``. ``weights`` (only for ``avg``): one
-    finite, nonnegative number per contributing host, such as its number of rows; by default equal (`reductions.mean`).
-
-    With ``wire`` ``"bfloat16"`` or ``"float16"``, values travel in 16 bits (`kernels.encoding`). They are
-    reduced in their own dtype, float32 or float64, and the result is encoded once. A host's own values are rounded,
-    too, so the result does not depend on the host that reduces. With ``leaves_errors``, the encoding error of a
-    contributing host overwrites its ``partial``.
-
-    ``sources`` contribute values and ``destinations`` receive the result; both are all hosts by default. Arrays that a
-    host neither contributes nor receives are not read or written, so ``np.empty`` suffices.
-    """
-
-    partial: NDArray[Any]
-    result: NDArray[Any]
-    op: ReduceOp
-    weights: Optional[Sequence[float]] = None
-    wire: Optional[str] = None
-    sources: Optional[Sequence[int]] = None
-    destinations: Optional[Sequence[int]] = None
-    leaves_errors: bool = False
 
 
 class Chunk:
@@ -85,16 +59,16 @@ class HostAllReduce(BulkOperation):
         self, number: int, ticket: Ticket, host: int, hosts: int, reduction: HostReduction, chunk_bytes: int
     ) -> None:
         super().__init__(number, ticket)
-        self._partial, self._result, self._op, weights, self._wire, sources, destinations, self._leaves_errors = (
+        self._partial, self._result, self._op, weights, sources, destinations, self._wire, self._leaves_errors = (
             reduction
         )
-        sources = sorted(range(hosts) if sources is None else sources)
+        sources = sorted(sources or range(hosts))
         if self._op.name == "avg":
             counted, weights = counting([True] * len(sources), weights)
             sources = [sources[i] for i in counted]
         self._weights = weights
         self._host, self._sources = host, sources
-        self._destinations = sorted(range(hosts) if destinations is None else destinations)
+        self._destinations = sorted(destinations or range(hosts))
         # A host that neither contributes nor receives has no work.
         self._count = self._partial.size if host in {*self._sources, *self._destinations} else 0
         itemsize = 2 if self._wire else self._partial.itemsize
@@ -171,13 +145,12 @@ class HostAllReduce(BulkOperation):
             return
         parts: List[Optional[NDArray[Any]]] = []
         for source in self._sources:
-            if not self._wire:
-                parts.append(chunk.parts.get(source, mine))
-                continue
-            message = self._encoded(messages, chunk, mine) if source == self._host else chunk.parts[source]
-            parts.append(self._decoded(message, self._array(messages, chunk, mine.size, mine.dtype)))
+            part = self._encoded(messages, chunk, mine) if source == self._host else chunk.parts[source]
+            if self._wire:
+                part = self._decoded(part, self._array(messages, chunk, mine.size, mine.dtype))
+            parts.append(part)
             if source == self._host and self._leaves_errors:
-                self._leave_errors(mine, parts[-1])
+                self._leave_errors(mine, part)
         result = self._of(self._host, chunk, self._result)
         if self._wire or result.dtype != mine.dtype:
             combined = self._array(messages, chunk, mine.size, mine.dtype)

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import deque
 from functools import partial
-from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from ..errors import ArgumentError, SynkhronosError
 from ..host.interfaces import interfaces
@@ -28,9 +28,8 @@ from . import wire
 from .bulk_transfers import BulkTransfers
 from .facts import HostFacts, differences, facts
 from .loop import EventLoop
-from .messages import Bye, Handlers, Question, Reply
+from .messages import Bye, Handlers, Question, Reply, SessionSpec
 from .requests import Requests
-from .spec import SessionSpec
 from .stand_in import StandIn
 from .world import World
 
@@ -54,15 +53,14 @@ class Bridge(ChildProcess):
     def hosts(self) -> List[HostFacts]:
         """Return the hosts' `HostFacts` in order; raise `SynkhronosError` if a host is missing or versions differ."""
         try:
-            answer = self.ask(("hosts",), (), MEET_TIMEOUT_S)
+            found = self._ask(MEET_TIMEOUT_S, "hosts")
         except SynkhronosError as error:
             if self.has_met or self.alive() or not self.world.remedy():
                 raise
             hint = f"MPI may have ended it, with a message of its own: {self.world.remedy()}"
             raise SynkhronosError(f"{error}; {hint}") from error
-        found: List[HostFacts] = self._checked(answer)
         self.has_met = True
-        return found
+        return list(found.values())
 
     def open(
         self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]
@@ -70,12 +68,11 @@ class Bridge(ChildProcess):
         """Start the ranks of a session on the other hosts; return their process ids by rank."""
         fds = [block.fd, block.bridge.fileno(), block.lead.fileno(), *outputs, *pools.values()]
         seconds = OPEN_TIMEOUT_S + 2 * KILL_TIMEOUT_S + 2.0  # the bridge may also end an earlier session, or this one
-        pids: Dict[int, int] = self._checked(self.ask(("open", spec, len(outputs), list(pools)), fds, seconds))
-        return pids
+        return self._ask(seconds, "open", spec, len(outputs), list(pools), fds=fds)
 
     def end_ranks(self, ranks: Sequence[int]) -> None:
         """End ranks of other hosts; return once MPI no longer writes into the memory of any rank on any host."""
-        self._checked(self.ask(("end_ranks", ranks), (), 3 * KILL_TIMEOUT_S + 2.0))
+        self._ask(3 * KILL_TIMEOUT_S + 2.0, "end_ranks", ranks)
 
     def replace(
         self, taken: Mapping[int, Ranges], command: int, meeting: Optional[Rendezvous] = None
@@ -84,20 +81,16 @@ class Bridge(ChildProcess):
 
         They execute commands after number ``command``. Leaders connect to ``meeting``.
         """
-        found: Dict[int, int] = self._checked(
-            self.ask(("replace", taken, command, meeting), (), REPLACE_TIMEOUT_S + 2.0)
-        )
-        return found
+        return self._ask(REPLACE_TIMEOUT_S + 2.0, "replace", taken, command, meeting)
 
     def kill(self) -> None:
         try:
-            self.ask(("kill",), (), KILL_TIMEOUT_S + 2.0)
+            self._ask(KILL_TIMEOUT_S + 2.0, "kill")
         except SynkhronosError:
             pass
 
     def inspect(self, ranks: Sequence[int], seconds: float) -> Dict[int, str]:
-        found: Dict[int, str] = self._checked(self.ask(("inspect", tuple(ranks), seconds), (), seconds + 2.0))
-        return found
+        return self._ask(seconds + 2.0, "inspect", tuple(ranks), seconds)
 
     def end(self) -> None:
         """End the other hosts' processes, then the bridge; do not wait for a bridge that has to outlive the program."""
@@ -114,7 +107,9 @@ class Bridge(ChildProcess):
             time.sleep(0.002)
         super().end()
 
-    def _checked(self, answer: Any) -> Any:
+    def _ask(self, seconds: float, kind: str, *about: Any, fds: Sequence[int] = ()) -> Dict[int, Any]:
+        """Return the answer to a question; raise `SynkhronosError` if it is an error message."""
+        answer: Union[str, Dict[int, Any]] = self.ask((kind, *about), fds, seconds)
         if isinstance(answer, str):
             raise SynkhronosError(answer)
         return answer
@@ -234,16 +229,18 @@ class _Bridge:
         for process, line in self.lines.items():
             self._loop.watch(line, partial(self._listen, process, line))
 
-    def hosts(self, fds: Sequence[int]) -> Any:
+    def hosts(self, fds: Sequence[int]) -> Union[str, Dict[int, HostFacts]]:
         self._meet()
         # After a loss, the MPI thread may still wait for the lost host, so it is no longer used.
         carries = self.bulk is not None and not self.lost
         self._there = sorted([0, *self.lines])
-        there = [self.facts[process]._replace(place=process if carries else None) for process in self._there]
-        wrong = differences(there)
+        there = {each: self.facts[each]._replace(place=each if carries else None) for each in self._there}
+        wrong = differences(list(there.values()))
         return "the hosts are incompatible: " + "; ".join(wrong) if wrong else there
 
-    def open(self, fds: Sequence[int], spec: SessionSpec, n_outputs: int, idents: Sequence[int]) -> Any:
+    def open(
+        self, fds: Sequence[int], spec: SessionSpec, n_outputs: int, idents: Sequence[int]
+    ) -> Union[str, Dict[int, int]]:
         """Start a session's ranks on the other hosts; return their process ids by rank, or an error message."""
         self._meet()
         self.kill(())
@@ -261,25 +258,22 @@ class _Bridge:
         self.stand_in = StandIn(Requests(hosts, block, pools, lines, self.bulk), outputs)
         reductions = 0 if self.bulk is None else self.bulk.reductions
         self._behind = set(self.lines)
-        pids: Dict[int, int] = {}
-        for answer in self._ask(
-            "open", lambda own: spec._replace(hosts=hosts._replace(own=own), reductions=reductions), OPEN_TIMEOUT_S
-        ):
-            if isinstance(answer, str):
-                self.kill(())
-                return answer
-            pids.update(answer)
-        if len(pids) < len(hosts.far):
+
+        def of_host(own: int) -> Any:
+            return (spec._replace(hosts=hosts._replace(own=own), reductions=reductions),)
+
+        pids = self._started(hosts.far, "open", of_host, OPEN_TIMEOUT_S)
+        if isinstance(pids, str):
             self.kill(())
-            return f"the other hosts did not start their ranks within {OPEN_TIMEOUT_S:g} s"
-        self.stand_in.begin(self._loop)
+        else:
+            self.stand_in.begin(self._loop)
         return pids
 
-    def kill(self, fds: Sequence[int]) -> bool:
+    def kill(self, fds: Sequence[int]) -> Dict[int, int]:
         stand_in, self.stand_in = self.stand_in, None
         if stand_in is not None:
             stand_in.end()
-            for rings in self._ask("kill", lambda own: None, KILL_TIMEOUT_S):
+            for rings in self._ask("kill", lambda own: (), KILL_TIMEOUT_S):
                 if not isinstance(rings, str):  # the program reads the rings in shared memory
                     for rank, recorded in rings.items():
                         stand_in.block.spans[rank][: len(recorded)] = recorded
@@ -287,43 +281,27 @@ class _Bridge:
             for each in stand_in.outputs.values():
                 for fd in each:
                     os.close(fd)
-        return True
+        return {}
 
-    def end_ranks(self, fds: Sequence[int], ranks: Sequence[int]) -> Union[str, bool]:
+    def end_ranks(self, fds: Sequence[int], ranks: Sequence[int]) -> Union[str, Dict[int, int]]:
         stand_in, limit = self.stand_in, KILL_TIMEOUT_S
-
-        def about(own: int) -> Any:
-            return [rank for rank in ranks if stand_in.hosts.of(rank) == own], limit
-
         stand_in.give_up()  # first, because this also reports an abort to the other hosts
-        answers = list(self._ask("end_ranks", about, 2 * limit))
-        if len(answers) < len(self._processes) or not stand_in.drain(limit, self._turn):
+        answers = list(self._ask("end_ranks", lambda own: (self._of(own, ranks), limit), 2 * limit))
+        if len(answers) < len(self._processes) or not stand_in.drain(limit):
             return f"ranks did not end, or MPI did not stop, within {2 * limit:g} s on all hosts"
-        return "; ".join(filter(None, answers)) or True
+        return "; ".join(filter(None, answers)) or {}
 
     def replace(
         self, fds: Sequence[int], taken: Mapping[int, Ranges], command: int, meeting: Optional[Rendezvous]
     ) -> Union[str, Dict[int, int]]:
-        hosts, pids = self.stand_in.hosts, {}
+        def of_host(own: int) -> Any:
+            return {rank: taken[rank] for rank in self._of(own, taken)}, command, meeting
 
-        def about(own: int) -> Any:
-            return {rank: taken[rank] for rank in taken if hosts.of(rank) == own}, command, meeting
-
-        for answer in self._ask("replace", about, REPLACE_TIMEOUT_S):
-            if isinstance(answer, str):
-                return answer
-            pids.update(answer)
-        late = [rank for rank in taken if rank not in pids]
-        return f"ranks that were not replaced within {REPLACE_TIMEOUT_S:g} s: {late}" if late else pids
+        return self._started(taken, "replace", of_host, REPLACE_TIMEOUT_S)
 
     def inspect(self, fds: Sequence[int], ranks: Sequence[int], seconds: float) -> Dict[int, str]:
         found: Dict[int, str] = dict.fromkeys(ranks, "unknown: its host does not answer")
-        hosts = self.stand_in.hosts
-
-        def about(own: int) -> Tuple[List[int], float]:
-            return [rank for rank in ranks if hosts.of(rank) == own], seconds
-
-        for answer in self._ask("inspect", about, seconds + 1.0):
+        for answer in self._ask("inspect", lambda own: (self._of(own, ranks), seconds), seconds + 1.0):
             if not isinstance(answer, str):
                 found.update(answer)
         return found
@@ -331,8 +309,24 @@ class _Bridge:
     #: Of the program.
     questions: Handlers = {each.__name__: each for each in (hosts, open, kill, inspect, end_ranks, replace)}
 
+    def _of(self, own: int, ranks: Iterable[int]) -> List[int]:
+        """Return the ``ranks`` of host ``own``."""
+        return [rank for rank in ranks if rank in self.stand_in.hosts.ranks[own]]
+
+    def _started(
+        self, ranks: Iterable[int], kind: str, about: Callable[[int], Any], seconds: float
+    ) -> Union[str, Dict[int, int]]:
+        """Let the other hosts start processes, as in `_ask`; return their ids by rank, or the first error message."""
+        pids: Dict[int, int] = {}
+        for answer in self._ask(kind, about, seconds):
+            if isinstance(answer, str):
+                return answer
+            pids.update(answer)
+        late = [rank for rank in ranks if rank not in pids]
+        return f"ranks that other hosts did not start within {seconds:g} s: {late}" if late else pids
+
     def _ask(self, kind: str, about: Callable[[int], Any], seconds: float) -> Iterator[Any]:
-        """Call the method ``kind`` of every `Server` of the session with ``about(host)``, and yield the answers.
+        """Ask every host of the session question ``kind`` with the arguments ``about(host)``, and yield the answers.
 
         A lost host's answer is an error message. Stop waiting for answers after ``seconds``.
         """

@@ -12,8 +12,8 @@ from typing import Any, Collection, List, Optional, Sequence, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sync.fetching import HostReduction
 from ..transports.strategy import MAX_PARTS
-from .all_reduce import HostReduction
 from .mpi_thread import MpiThread
 from .operation import STREAMS, Done, Ticket
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 from .loop import EventLoop
 from .messages import ROUTED, Handlers
@@ -49,11 +49,11 @@ class Copying(ABC):
         self._look(True)
         self.requests.give_up_all()
 
-    def drain(self, seconds: float, turn: Callable[[float], object]) -> bool:
-        """``turn`` the loop until MPI writes into no memory of this host; return whether it stopped in time."""
+    def drain(self, seconds: float) -> bool:
+        """Turn the loop until MPI writes into no memory of this host; return whether it stopped in time."""
         until = time.monotonic() + seconds
-        while self.requests.is_draining and not self.ended and time.monotonic() < until:
-            turn(self.keep_time())
+        while self.requests.is_draining and self._loop is not None and time.monotonic() < until:
+            self._loop.turn(self.keep_time())
         return not self.requests.is_draining
 
     def _on_bell(self) -> None:

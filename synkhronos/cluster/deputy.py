@@ -6,14 +6,18 @@ import os
 import signal
 import sys
 from collections import deque
-from typing import Deque, Iterable, Set, Tuple
+from typing import Deque, Dict, Mapping, Optional, Sequence, Set, Tuple, Union
 
+from ..errors import SynkhronosError
 from ..memory.memfd import give_back
 from ..processes.keeper import record_exit
 from ..processes.launcher import ProcessLauncher
-from ..sync.control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED, FATAL_ERROR_BYTES, LET_GO
+from ..profile import ring
+from ..runtime.launcher import Ranges
+from ..sync.control_block import ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, DEATHS, DECIDED, LET_GO
+from ..sync.rendezvous import Rendezvous
 from .copying import Copying
-from .messages import AbortCommand, CommandAborted, Printed, RanksEnded, StepCounts
+from .messages import AbortCommand, CommandAborted, Handlers, Printed, RanksEnded, StepCounts
 from .requests import Requests
 
 
@@ -67,9 +71,8 @@ class Deputy(Copying):
         """Record all ranks as killed: the kernel kills the ranks of a dead keeper without recording their exits."""
         for rank in self.hosts.near:
             if not self.block.ended[rank]:
-                words = str(self.launcher.error()).partition(";")[0].encode()[:FATAL_ERROR_BYTES]
-                self.block.fatal_error[rank][: len(words)] = words
-                record_exit(self.block, rank, -signal.SIGKILL)
+                reason = str(self.launcher.error()).partition(";")[0]
+                record_exit(self.block, rank, -signal.SIGKILL, 0, reason.encode())
 
     def _end_of(self, rank: int) -> Tuple[int, int, bytes]:
         words = bytes(self.block.fatal_error[rank]).rstrip(b"\0")
@@ -104,18 +107,61 @@ class Deputy(Copying):
 
     handlers = {CommandAborted: on_aborted}
 
-    def expect(self, ranks: Iterable[int], command: int) -> None:
-        """Prepare for processes that replace ended ranks, and execute commands after number ``command``."""
-        for rank in ranks:
-            self.block.reset(rank, command)
-            self._ended.discard(rank)
-        self.block.words[DEATHS] = 0
-        if any(self.block.ended[rank] for rank in self.hosts.near):  # the keeper sets this before the word
-            self.block.words[DEATHS] = 1
-
     def _abort(self) -> None:
         """Abort commands on this host's ranks once the decisions of all earlier barriers have arrived."""
         words = self.block.words
         while self._aborted and words[DECIDED] >= self._aborted[0][1]:
             words[ABORTED] = max(words[ABORTED], self._aborted.popleft()[0])
             self.wake(self.hosts.near)
+
+    # -- questions of the first host, besides those of `Server` ------------------------------------------------------
+
+    def kill(self) -> Dict[int, bytes]:
+        """End all ranks; return the ring buffers with their recorded activity."""
+        self.end()
+        self.launcher.kill()
+        spans = self.block.spans
+        return {rank: ring.used(spans[rank]) for rank in self.hosts.near} if len(spans[0]) else {}
+
+    def end_ranks(self, ranks: Sequence[int], seconds: float) -> str:
+        """End ranks, and wait until MPI no longer writes into this host's memory; return an error message, or "".
+
+        Reports about ended ranks precede the answer.
+        """
+        try:
+            self.launcher.end(ranks)
+        except SynkhronosError as error:
+            return str(error)
+        self.give_up()
+        return "" if self.drain(seconds) else "MPI did not stop in time"
+
+    def replace(
+        self, taken: Mapping[int, Ranges], command: int, meeting: Optional[Rendezvous]
+    ) -> Union[str, Dict[int, int]]:
+        """Start processes in place of ended ranks; return their ids, or an error message: see `Bridge.replace`."""
+        block = self.block
+        try:
+            for rank in taken:
+                block.reset(rank, command)
+                self._ended.discard(rank)
+            block.words[DEATHS] = 0
+            if any(block.ended[rank] for rank in self.hosts.near):  # the keeper sets this before the word
+                block.words[DEATHS] = 1
+            self.launcher.replace(taken, self.requests.pools, meeting)
+            return {rank: self.launcher.pid(rank) for rank in taken}
+        except (SynkhronosError, OSError) as error:
+            return f"ranks on host {self.hosts.names[self.hosts.own]} could not be replaced: {error}"
+
+    def inspect(self, ranks: Sequence[int], seconds: float) -> Dict[int, str]:
+        """Return the activity of ranks, with their Python stacks; "" for a rank that waits for its leader."""
+        block, words = self.block, self.block.words
+        waiting = [
+            rank
+            for rank in ranks
+            if rank != self.hosts.near[0]  # the leader has forwarded its state, unless it is late
+            and (block.arrived[rank] > words[DECIDED] or block.finished[rank] >= words[COMMAND_NUMBER])
+        ]
+        found = self.launcher.inspect([rank for rank in ranks if rank not in waiting], seconds)
+        return {**found, **dict.fromkeys(waiting, "")}
+
+    questions: Handlers = {each.__name__: each for each in (end_ranks, replace, inspect)}

@@ -25,20 +25,23 @@ OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYD", "PALS_", 
 OPEN_MPI_EAGER_BYTES = 1 << 20
 OPEN_MPI_EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 
-#: By launcher: the option that starts one process on each host.
-ONE_PER_HOST = {
-    "Open MPI": "--map-by ppr:1:node",
-    "PMIx": "--map-by ppr:1:node",
-    "PMI": "-ppn 1",
-    "Slurm": "--ntasks-per-node=1",
-}
 
-#: By launcher: the option that lets a process use all cores of its host.
-UNBOUND = {
-    "Open MPI": "start with --bind-to none",
-    "PMIx": "start with --bind-to none",
-    "PMI": "start with -bind-to none",
-    "Slurm": "start with --cpus-per-task=C, for C cores per host",
+class LauncherOptions(NamedTuple):
+    """The name of a launcher's MPI, and options of its command line; the last sets a variable for all processes."""
+
+    mpi: str
+    one_per_host: str  # starts one process on each host
+    unbound: str  # advice: how a process may use all cores of its host
+    variable: str
+
+
+OPTIONS = {
+    "Open MPI": LauncherOptions("Open MPI", "--map-by ppr:1:node", "start with --bind-to none", "mpirun -x {}={} ..."),
+    "PMIx": LauncherOptions("Open MPI", "--map-by ppr:1:node", "start with --bind-to none", "mpirun -x {}={} ..."),
+    "PMI": LauncherOptions("MPICH (or a derivative)", "-ppn 1", "start with -bind-to none", "mpirun -genv {} {} ..."),
+    "Slurm": LauncherOptions(
+        "Slurm", "--ntasks-per-node=1", "start with --cpus-per-task=C, for C cores per host", "{}={} srun ..."
+    ),
 }
 
 
@@ -53,47 +56,28 @@ class ProcessPlace(NamedTuple):
 
 def place(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
     """Return this process's `ProcessPlace`; None if no MPI launcher has started it together with other processes."""
-    for look in (_of_open_mpi, _of_pmix, _of_pmi, _of_slurm):
-        found = look(environ)
-        if found is not None:
-            return None if found.n_processes is not None and found.n_processes < 2 else found
-    return None
+    found = _place(environ)
+    return None if found is None or (found.n_processes is not None and found.n_processes < 2) else found
 
 
-def _of_open_mpi(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
+def _place(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
     process, n = _number(environ, "OMPI_COMM_WORLD_RANK"), _number(environ, "OMPI_COMM_WORLD_SIZE")
-    if process is None or n is None:
-        return None
-    return ProcessPlace(process, n, _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE"), "Open MPI")
-
-
-def _of_pmix(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
-    """Read PMIx's variables; the number of processes is available only if Slurm is the PMIx server."""
+    if process is not None and n is not None:
+        return ProcessPlace(process, n, _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE"), "Open MPI")
+    n_tasks = _number(environ, "SLURM_STEP_NUM_TASKS")  # of a job step; a job script has only the job's variables
     process, namespace = _number(environ, "PMIX_RANK"), environ.get("PMIX_NAMESPACE")
-    if process is None or not namespace:
-        return None
-    if namespace.startswith("slurm."):
-        n = _number(environ, "SLURM_STEP_NUM_TASKS")
+    if process is not None and namespace:  # the number of processes is available only if Slurm is the PMIx server
+        if namespace.startswith("slurm."):
+            return ProcessPlace(process, n_tasks, _tasks_on_this_node(environ), "Slurm")
+        return ProcessPlace(process, None, None, "PMIx")
+    process, n, local = (_number(environ, name) for name in ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"))
+    if process is not None and n is not None and (local is not None or n_tasks is None):
+        return ProcessPlace(process, n, local, "PMI")
+    if process is None or n is None:  # otherwise srun --mpi=pmi2 has started this process
+        process, n = _number(environ, "SLURM_PROCID"), n_tasks
+    if process is not None and n is not None:
         return ProcessPlace(process, n, _tasks_on_this_node(environ), "Slurm")
-    return ProcessPlace(process, None, None, "PMIx")
-
-
-def _of_pmi(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
-    process, n = _number(environ, "PMI_RANK"), _number(environ, "PMI_SIZE")
-    if process is None or n is None:
-        return None
-    local = _number(environ, "MPI_LOCALNRANKS")
-    if local is None and "SLURM_STEP_NUM_TASKS" in environ:  # srun --mpi=pmi2
-        return ProcessPlace(process, n, _tasks_on_this_node(environ), "Slurm")
-    return ProcessPlace(process, n, local, "PMI")
-
-
-def _of_slurm(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
-    """Read the variables of Slurm's job step; a job script, which is a single process, has only the job's variables."""
-    process, n = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
-    if process is None or n is None:
-        return None
-    return ProcessPlace(process, n, _tasks_on_this_node(environ), "Slurm")
+    return None
 
 
 def _number(environ: Mapping[str, str], name: str) -> Optional[int]:
@@ -125,7 +109,7 @@ def refusal(mine: ProcessPlace, environ: Mapping[str, str], host: str) -> str:
     """Return an error message if ``host`` has several processes that do not each count as a host; otherwise, ""."""
     if mine.local_size is None or mine.local_size < 2 or on_one_machine(environ):
         return ""
-    option = ONE_PER_HOST[mine.started_by]
+    option = OPTIONS[mine.started_by].one_per_host
     return (
         f"{mine.local_size} processes were started on host {host}, but each host needs exactly one, which forks the "
         f"ranks there: start one process per host with {option}, and set the number of ranks with fork(n) "
@@ -140,18 +124,15 @@ def on_one_machine(environ: Mapping[str, str]) -> bool:
 
 def with_variable(started_by: str, name: str, value: str) -> str:
     """Return a launcher's command line that sets a variable for all processes."""
-    if started_by == "PMI":
-        return f"mpirun -genv {name} {value} ..."
-    return f"{name}={value} srun ..." if started_by == "Slurm" else f"mpirun -x {name}={value} ..."
+    return OPTIONS[started_by].variable.format(name, value)
 
 
 def wrong_world(mine: ProcessPlace, world_size: int) -> str:
     """Return an error message if ``MPI.COMM_WORLD`` and the launcher's job differ in size; otherwise, ""."""
     if mine.n_processes is None or mine.n_processes == world_size:
         return ""
-    its = {"Open MPI": "Open MPI", "PMIx": "Open MPI", "PMI": "MPICH (or a derivative)", "Slurm": "Slurm"}
     return (
-        f"the launcher of {its[mine.started_by]} started {mine.n_processes} processes, but MPI_COMM_WORLD has "
+        f"the launcher of {OPTIONS[mine.started_by].mpi} started {mine.n_processes} processes, but MPI_COMM_WORLD has "
         f"{world_size}: mpi4py uses a different MPI library; {remedy(mine)}"
     )
 
@@ -176,7 +157,7 @@ def advice(environ: Mapping[str, str], n_cores: int, n_of_machine: int) -> str:
         command = f"srun -N {n_nodes} --ntasks-per-node=1 --cpus-per-task=C python -m synkhronos ..."
         return f"this Slurm job has {n_nodes} nodes, but the program was started on one of them alone: use {command}"
     if mine is not None and n_cores == 1 < n_of_machine and not on_one_machine(environ):
-        return f"the launcher lets this process use 1 of {n_of_machine} cores: {UNBOUND[mine.started_by]}"
+        return f"the launcher lets this process use 1 of {n_of_machine} cores: {OPTIONS[mine.started_by].unbound}"
     return ""
 
 

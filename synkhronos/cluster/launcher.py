@@ -19,7 +19,7 @@ from ..sync.control_block import COMMAND_NUMBER, ControlBlock
 from ..sync.link import Link
 from ..sync.rendezvous import Rendezvous
 from .bridge import Bridge
-from .spec import SessionSpec
+from .messages import SessionSpec
 from .wire import listener_of
 
 RESTORATION = "restoration of a replaced rank"

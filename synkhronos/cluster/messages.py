@@ -6,8 +6,11 @@ The receiver's table of ``handlers`` maps each type to a method, which is called
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Tuple
+import sys
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from ..runtime.launcher import RankConfig
+from ..sync.hosts import Hosts
 from .facts import HostFacts
 
 #: A class's table of the methods that process messages or questions, by type or kind.
@@ -17,8 +20,8 @@ Handlers = Mapping[Any, Callable[..., Any]]
 Hello = NamedTuple("Hello", [("process", int), ("facts", HostFacts)])
 Bye = NamedTuple("Bye", [("together", bool)])
 
-#: A call of the method ``kind`` of a host's `Server`, and its result.
-Question = NamedTuple("Question", [("kind", str), ("number", int), ("about", Any)])
+#: A call of the method ``kind`` of a host's `Server` or `Deputy` with the arguments ``about``, and its result.
+Question = NamedTuple("Question", [("kind", str), ("number", int), ("about", Tuple[Any, ...])])
 Reply = NamedTuple("Reply", [("number", int), ("content", Any)])
 
 #: A rank's request to abort a command; the master's abort after barrier ``decided``, with the next reduction's number.
@@ -52,3 +55,26 @@ FetchRefused = NamedTuple("FetchRefused", [("to", int), ("number", int), ("reaso
 ForgetFetch = NamedTuple("ForgetFetch", [("to", int), ("carried", int)])
 
 ROUTED = (FetchMemory, Memory, FetchRefused, ForgetFetch)
+
+
+ENGINES = ("theano", "pytensor")  # packages that are slow to import
+
+
+def modules_to_import() -> List[str]:
+    """Return the names of the engines and of this library's modules that the program has imported."""
+    ours = [name for name in list(sys.modules) if name.split(".")[0] == __name__.split(".")[0]]
+    return [name for name in ENGINES if name in sys.modules] + sorted(ours)
+
+
+class SessionSpec(NamedTuple):
+    """Specification of a new session, sent to the other hosts; for fields without a comment see `Options`."""
+
+    hosts: Hosts  # as seen by the receiving host
+    config: RankConfig  # of a rank of the first host; the other hosts replace the fields that differ there
+    program_pools: List[int]  # identifiers of the program's pools
+    pin: bool
+    threads: Optional[int]
+    standby: bool  # whether each host has a process that can replace a dead rank
+    modules: List[str]  # imported once, before ranks are forked
+    span_bytes: int  # size of each rank's ring buffer for its recorded activity; 0 without recording
+    reductions: int = 0  # number of the session's first reduction over hosts

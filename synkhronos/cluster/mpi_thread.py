@@ -29,12 +29,13 @@ import queue
 import threading
 import time
 from functools import partial
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 from numpy.typing import NDArray
 
 from ..errors import StateError
-from .all_reduce import HostAllReduce, HostReduction, largest_message
+from ..sync.fetching import HostReduction
+from .all_reduce import HostAllReduce, largest_message
 from .operation import BulkOperation, Cancelled, Done, Farewell, Ticket
 from .pauses import Pauses
 from .progress import TransferProgress
@@ -80,16 +81,6 @@ class MpiThread:
     def __repr__(self) -> str:
         state = f"operations in progress: {len(self._progress.operations)}" if self._ended is None else str(self._ended)
         return f"<MpiThread of host {self.host} of {self.hosts}: {state}>"
-
-    @property
-    def sent(self) -> List[int]:
-        """The number of bytes sent to each host, excluding messages that complete after an abort."""
-        return list(self._progress.sent)
-
-    @property
-    def received(self) -> List[int]:
-        """The number of bytes received from each host, excluding messages that complete after an abort."""
-        return list(self._progress.received)
 
     def send(self, host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done] = None) -> Ticket:
         """Send arrays to a host that receives the same number of bytes; do not change them until the transfer is over.

@@ -22,11 +22,10 @@ class MpiFailed(Exception):
 
 
 class Landing(NamedTuple):
-    """Record of a pending request: its operation, host, size and direction."""
+    """Record of a pending request: its operation, size and direction."""
 
     operation: BulkOperation
     what: Any
-    host: int
     nbytes: int
     is_receive: bool
 
@@ -51,7 +50,6 @@ class TransferProgress:
         self._kept = 0
         self._has_failed = False
         self._unknown: List[Any] = []  # requests and buffers that MPI may still use
-        self.sent, self.received = [0] * comm.Get_size(), [0] * comm.Get_size()
 
     def begin(self, operation: BulkOperation) -> None:
         """Begin an operation; refuse it if it was canceled, or if it has the tag of a canceled operation."""
@@ -84,8 +82,6 @@ class TransferProgress:
             operation.ticket.received += landing.nbytes
         else:
             operation.sends -= 1
-        if operation.error is None:
-            (self.received if landing.is_receive else self.sent)[landing.host] += landing.nbytes
         if operation in self.operations:  # otherwise the operation was aborted
             self._step(operation, lambda: operation.landed(self, landing.what))
 
@@ -157,7 +153,7 @@ class TransferProgress:
             if message is None:
                 break
             self.requests.append(message.Irecv(np.empty(self._largest, np.uint8)))
-            self._landings.append(Landing(nobody, None, self._comm.Get_rank(), 0, True))
+            self._landings.append(Landing(nobody, None, 0, True))
 
     def take_leave(self, farewell: BulkOperation) -> None:
         """Discard messages; begin ``farewell`` once no request is left. Call this until ``farewell`` is over."""
@@ -188,25 +184,26 @@ class TransferProgress:
     # -- services for operations: MPI owns a buffer until `landed` is called with ``what``, except after an abort -----
 
     def send(self, operation: BulkOperation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:
-        self.requests.append(self._posted("Isend", buffer, host, self._tag(operation, stream)))
-        self._landings.append(Landing(operation, what, host, buffer.nbytes, False))
-        operation.sends += 1
+        landing = Landing(operation, what, buffer.nbytes, is_receive=False)
+        self._post(landing, "Isend", buffer, host, self._tag(operation, stream))
 
     def receive(self, operation: BulkOperation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:
-        self.requests.append(self._posted("Irecv", buffer, host, self._tag(operation, stream)))
-        self._landings.append(Landing(operation, what, host, buffer.nbytes, True))
-        operation.receives += 1
+        landing = Landing(operation, what, buffer.nbytes, is_receive=True)
+        self._post(landing, "Irecv", buffer, host, self._tag(operation, stream))
 
     def meet(self, operation: BulkOperation) -> None:
-        self.requests.append(self._posted("Ibarrier"))
-        self._landings.append(Landing(operation, None, self._comm.Get_rank(), 0, False))
-        operation.sends += 1
+        self._post(Landing(operation, None, 0, is_receive=False), "Ibarrier")
 
-    def _posted(self, method: str, *arguments: Any) -> Any:
+    def _post(self, landing: Landing, method: str, *arguments: Any) -> None:
         try:
-            return getattr(self._comm, method)(*arguments)
+            self.requests.append(getattr(self._comm, method)(*arguments))
         except Exception as error:
             raise MpiFailed(str(error)) from error
+        self._landings.append(landing)
+        if landing.is_receive:
+            landing.operation.receives += 1
+        else:
+            landing.operation.sends += 1
 
     def _tag(self, operation: BulkOperation, stream: int) -> int:
         return operation.number % self._tags * STREAMS + stream

@@ -17,13 +17,11 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 from ..errors import SharedMemoryError
 from ..memory import messages
 from ..memory.attach import PoolMap
-from ..memory.handles import Handle
 from ..memory.ranges import Ranges, by_pool
 from ..sync.barrier import BARRIERS_PER_COMMAND
 from ..sync.control_block import ABORTED, ControlBlock
-from ..sync.fetching import FetchPart
+from ..sync.fetching import HostReduction
 from ..sync.hosts import Hosts
-from .all_reduce import HostReduction
 from .bulk_transfers import CARRIED_BYTES, BulkTransfers, as_bytes
 from .host_memory import HostMemory
 from .messages import FetchMemory, FetchRefused, ForgetFetch, Handlers, Memory
@@ -73,8 +71,7 @@ class Requests:
 
     def end(self) -> None:
         with self._lock:
-            if not self._ended:
-                self._give_up(everything=True)
+            self._give_up(everything=True)
             self._ended = True
 
     def give_up_all(self) -> None:
@@ -253,7 +250,7 @@ class Requests:
 
     # -- reductions over hosts -----------------------------------------------------------------------------------
 
-    def _begin_reduce(self, waits: _Waits, epoch: int, parts: Sequence[FetchPart], meanwhile: bool) -> None:
+    def _begin_reduce(self, waits: _Waits, epoch: int, parts: Sequence[HostReduction], meanwhile: bool) -> None:
         """Reduce this host's partial values over hosts, once all its ranks have requested the reduction."""
         reduced = self._reductions.setdefault(epoch, _Reduced(epoch))
         reduced.waiting.append(waits)
@@ -263,10 +260,10 @@ class Requests:
             reduced.number, bulk.reductions = bulk.reductions, bulk.reductions + 1
             self._after_drain(partial(self._reduce, bulk, reduced, parts, meanwhile))
 
-    def _reduce(self, bulk: BulkTransfers, reduced: _Reduced, parts: Sequence[FetchPart], meanwhile: bool) -> None:
+    def _reduce(self, bulk: BulkTransfers, reduced: _Reduced, parts: Sequence[HostReduction], meanwhile: bool) -> None:
         own = self.hosts.own
         mine = [i for i, part in enumerate(parts) if own in part.sources or own in part.destinations]
-        reductions = [(i, self._reduction(parts[i])) for i in mine]
+        reductions = [(i, self._attached(parts[i])) for i in mine]
         reduced.left = len(reductions)
         reduced.tickets = bulk.all_reduce(reduced.number, reductions, partial(self._on_reduced, reduced))
         if meanwhile:  # the reduction is in progress, so the ranks continue
@@ -276,10 +273,14 @@ class Requests:
         elif not reduced.left:
             self._end_reduction(reduced)
 
-    def _reduction(self, part: FetchPart) -> HostReduction:
-        arrays = self._array(part.partial), self._array(part.result)
-        sources, destinations = ([self._places[host] for host in hosts] for hosts in (part.sources, part.destinations))
-        return HostReduction(*arrays, part.op, part.weights, part.wire, sources, destinations, part.leaves_errors)
+    def _attached(self, part: HostReduction) -> HostReduction:
+        places, attach = self._places, self.pools.attach
+        return part._replace(
+            partial=attach(part.partial),
+            result=attach(part.result),
+            sources=[places[host] for host in part.sources],
+            destinations=[places[host] for host in part.destinations],
+        )
 
     def _on_reduced(self, reduced: _Reduced, error: Optional[BaseException]) -> None:
         with self._lock:
@@ -313,11 +314,6 @@ class Requests:
         reduced.waiting = []
         if len(reduced.signalled) == len(self.hosts.near):
             del self._reductions[reduced.epoch]
-
-    def _array(self, handle: Handle) -> Any:
-        nbytes = handle.shape[0] * handle.dtype.itemsize
-        memory = self.memory[handle.pool].up_to(handle.offset + nbytes)
-        return as_bytes(memory[handle.offset : handle.offset + nbytes]).view(handle.dtype)
 
     # -- aborting -------------------------------------------------------------------------------------------------
 

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from contextlib import ExitStack
+from typing import Any, Dict, Optional, Sequence
 
 from ..errors import SynkhronosError
 from ..host import machine
 from ..host.affinity import CoreClaims
 from ..memory.memfd import nameless_file
 from ..processes.keeper import Keeper
-from ..processes.launcher import ProcessLauncher
-from ..profile import ring
-from ..runtime.launcher import Ranges, RankConfig
-from ..sync.control_block import COMMAND_NUMBER, DECIDED, ControlBlock
-from ..sync.rendezvous import Rendezvous
+from ..processes.launcher import ProcessLauncher, configs_of_host
+from ..sync.control_block import ControlBlock
 from . import wire
 from .bulk_transfers import BulkTransfers
 from .copying import LOOK_EVERY_S
@@ -27,9 +25,8 @@ from .environment import for_ranks
 from .facts import facts
 from .host_memory import shadow
 from .loop import EventLoop
-from .messages import Bye, Handlers, Hello, Question, Reply
+from .messages import Bye, Handlers, Hello, Question, Reply, SessionSpec
 from .requests import Requests
-from .spec import SessionSpec
 from .world import World
 
 
@@ -41,8 +38,7 @@ class Server:
         self.keeper = Keeper(enter)  # before MPI is initialized
         self.line: Any = None  # connection to the first host
         self.deputy: Optional[Deputy] = None
-        self.block: Optional[ControlBlock] = None
-        self.launcher: Optional[ProcessLauncher] = None
+        self._started = ExitStack()  # ends what `open` has started
         self.bulk: Optional[BulkTransfers] = None
         self.loop = EventLoop()
         self._claims = CoreClaims()
@@ -74,28 +70,45 @@ class Server:
             if isinstance(message, Bye):
                 self._together = message.together
             elif isinstance(message, Question):
-                line.send(Reply(message.number, self.questions[message.kind](self, message.about)))
+                line.send(Reply(message.number, self._answer(message.kind, message.about)))
             elif self.deputy is not None:
                 self.deputy.receive(message)
 
+    def _answer(self, kind: str, about: Sequence[Any]) -> Any:
+        if kind in self.questions:
+            return self.questions[kind](self, *about)
+        deputy = self.deputy
+        return "the session has ended" if deputy is None else deputy.questions[kind](deputy, *about)
+
     def open(self, spec: SessionSpec) -> Any:
         """Start the ranks of a session on this host; return their process ids by rank, or an error message."""
-        hosts, size = spec.hosts, spec.hosts.size
+        hosts, size, config = spec.hosts, spec.hosts.size, spec.config
         self.kill()
         files: Dict[int, int] = {}
         try:
-            block = self.block = ControlBlock(size, hosts=hosts, span_bytes=spec.span_bytes)
+            block = ControlBlock(size, hosts=hosts, span_bytes=spec.span_bytes)
+            self._started.callback(block.close)
             for rank in range(size):
-                if rank != spec.config.root:
+                if rank != config.root:
                     files[rank] = nameless_file("pool") if rank in hosts.near else shadow(nameless_file("shadow"))
             for ident in spec.program_pools:
                 files[ident] = shadow(nameless_file("shadow"))
             if not self.keeper.alive():
                 self.keeper.end()
                 self.keeper = Keeper(self._enter)
-            self.keeper.load(spec.config.path, spec.modules)
-            launcher = self.launcher = ProcessLauncher(self.keeper, spec.standby)
-            launcher.start(self._configs(spec), block, files)
+            self.keeper.load(config.path, spec.modules)
+            own = config._replace(
+                hosts=hosts,
+                path=sys.path + [folder for folder in config.path if folder not in sys.path],
+                directory=config.directory if os.path.isdir(config.directory) else machine.working_directory(),
+                environment=for_ranks(os.environ),
+                meeting=None,
+            )
+            launcher = ProcessLauncher(self.keeper, spec.standby)
+            self._started.callback(self._claims.release)
+            self._started.callback(launcher.kill)
+            leader, *others = configs_of_host(own, hosts.near, self._claims, spec.pin, spec.threads)
+            launcher.start([leader._replace(meeting=config.meeting), *others], block, files)
             if self.bulk is not None:
                 self.bulk.reductions = spec.reductions
             lines = [self.line] * len(hosts.ranks)
@@ -109,86 +122,11 @@ class Server:
             for fd in files.values():
                 os.close(fd)
 
-    def _configs(self, spec: SessionSpec) -> List[RankConfig]:
-        config, near, budget = spec.config, spec.hosts.near, machine.core_budget()
-        groups: List[List[int]] = [[]] * len(near)
-        if spec.pin and len(near) <= budget:
-            groups = self._claims.claim(len(near))
-        of_all = config._replace(
-            hosts=spec.hosts,
-            threads=spec.threads or max(1, budget // len(near)),
-            budget=budget,
-            path=sys.path + [folder for folder in config.path if folder not in sys.path],
-            directory=config.directory if os.path.isdir(config.directory) else machine.working_directory(),
-            environment=for_ranks(os.environ),
-        )
-        configs = []
-        for rank, group in zip(near, groups):
-            profile = config.profile and os.path.abspath(f"synkhronos_rank_{rank}.prof")
-            meeting = config.meeting if rank == near[0] else None
-            configs.append(of_all._replace(rank=rank, cores=group, profile=profile, meeting=meeting))
-        return configs
-
-    def kill(self, about: None = None) -> Dict[int, bytes]:
+    def kill(self) -> Dict[int, bytes]:
         """End the session, if any; return the ring buffers with the recorded activity of this host's ranks."""
-        rings: Dict[int, bytes] = {}
         deputy, self.deputy = self.deputy, None
-        launcher, self.launcher = self.launcher, None
-        block, self.block = self.block, None
-        if deputy is not None:
-            deputy.end()
-        if launcher is not None:
-            launcher.kill()
-        self._claims.release()
-        if deputy is not None and len(deputy.block.spans[0]):
-            rings = {rank: ring.used(deputy.block.spans[rank]) for rank in deputy.hosts.near}
-        if block is not None:
-            block.close()
+        rings = {} if deputy is None else deputy.kill()
+        self._started.close()
         return rings
 
-    def end_ranks(self, about: Tuple[Sequence[int], float]) -> str:
-        """End ranks, and wait until MPI no longer writes into this host's memory; return an error message, or "".
-
-        ``about``: the ranks, and a time limit in seconds. Reports about ended ranks precede the answer.
-        """
-        (ranks, seconds), deputy, launcher = about, self.deputy, self.launcher
-        if deputy is None or launcher is None:
-            return "the session has ended"
-        try:
-            launcher.end(ranks)
-        except SynkhronosError as error:
-            return str(error)
-        deputy.give_up()
-        return "" if deputy.drain(seconds, self.loop.turn) else "MPI did not stop in time"
-
-    def replace(self, about: Tuple[Mapping[int, Ranges], int, Optional[Rendezvous]]) -> Union[str, Dict[int, int]]:
-        """Start processes in place of ended ranks; return their ids, or an error message: see `Bridge.replace`."""
-        (taken, command, meeting), deputy, launcher = about, self.deputy, self.launcher
-        if deputy is None or launcher is None:
-            return "the session has ended"
-        try:
-            deputy.expect(taken, command)
-            launcher.replace(taken, deputy.requests.pools, meeting)
-            return {rank: launcher.pid(rank) for rank in taken}
-        except (SynkhronosError, OSError) as error:
-            return f"ranks on host {deputy.hosts.names[deputy.hosts.own]} could not be replaced: {error}"
-
-    def inspect(self, about: Tuple[Sequence[int], float]) -> Dict[int, str]:
-        """Return the activity of ranks, with their Python stacks; "" for a rank that waits for its leader.
-
-        ``about``: the ranks and a time limit in seconds.
-        """
-        (ranks, seconds), deputy, launcher = about, self.deputy, self.launcher
-        if deputy is None or launcher is None:
-            return {}
-        block, words = deputy.block, deputy.block.words
-        waiting = [
-            rank
-            for rank in ranks
-            if rank != deputy.hosts.near[0]  # the leader has forwarded its state, unless it is late
-            and (block.arrived[rank] > words[DECIDED] or block.finished[rank] >= words[COMMAND_NUMBER])
-        ]
-        found = launcher.inspect([rank for rank in ranks if rank not in waiting], seconds)
-        return {**found, **dict.fromkeys(waiting, "")}
-
-    questions: Handlers = {each.__name__: each for each in (open, kill, inspect, end_ranks, replace)}
+    questions: Handlers = {each.__name__: each for each in (open, kill)}

@@ -7,7 +7,7 @@ from typing import Dict, Sequence, Tuple
 
 from ..processes.keeper import record_exit
 from ..runtime.exit_status import LOST
-from ..sync.control_block import ABORT_REQUESTED, ABORTED, DECIDED, FATAL_ERROR_BYTES
+from ..sync.control_block import ABORT_REQUESTED, ABORTED, DECIDED
 from .copying import Copying
 from .messages import AbortCommand, CommandAborted, Printed, RanksEnded, StepCounts
 from .requests import Requests
@@ -45,9 +45,8 @@ class StandIn(Copying):
 
     def on_ended(self, ranks: Dict[int, Tuple[int, int, bytes]]) -> None:
         """Record the exit status, peak memory and traceback of ranks that have ended."""
-        for rank, (status, memory, words) in ranks.items():
-            self.block.fatal_error[rank][: len(words)] = words
-            record_exit(self.block, rank, status, memory)
+        for rank, ended in ranks.items():
+            record_exit(self.block, rank, *ended)
 
     def on_output(self, rank: int, stream: int, text: bytes) -> None:
         os.write(self.outputs[rank][stream], text)
@@ -62,6 +61,4 @@ class StandIn(Copying):
     def lose(self, host: int, reason: str) -> None:
         for rank in self.hosts.ranks[host]:
             if not self.ended and not self.block.ended[rank]:
-                words = reason.encode()[:FATAL_ERROR_BYTES]
-                self.block.fatal_error[rank][: len(words)] = words
-                record_exit(self.block, rank, LOST)
+                record_exit(self.block, rank, LOST, 0, reason.encode())

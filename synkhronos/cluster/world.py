@@ -26,7 +26,7 @@ class World:
     """The processes of a program, one per host: process 0 runs the program; ``process`` is this process's number.
 
     ``mpirun`` or Slurm has started them, and MPI is initialized on first use. Tests use derived classes without MPI.
-    ``modules`` are imported before ranks are forked, in addition to `spec.modules_to_import`.
+    ``modules`` are imported before ranks are forked, in addition to `messages.modules_to_import`.
     """
 
     modules: Sequence[str] = ()

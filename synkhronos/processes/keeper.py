@@ -43,7 +43,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from ..errors import SynkhronosError
 from ..runtime.launcher import RankConfig
 from ..runtime.prefetch import Preloader
-from ..sync.control_block import DEATHS, ControlBlock
+from ..sync.control_block import DEATHS, FATAL_ERROR_BYTES, ControlBlock
 from . import fd_passing
 from .child_process import ChildProcess
 from .output import redirect
@@ -392,8 +392,9 @@ def _drop_descriptors(keep: int) -> None:
     os.close(nothing)
 
 
-def record_exit(block: ControlBlock, rank: int, status: int, memory: int = 0) -> None:
-    """Record that a rank has ended, and wake the master, which may be waiting for it."""
+def record_exit(block: ControlBlock, rank: int, status: int, memory: int = 0, reason: bytes = b"") -> None:
+    """Record that a rank has ended, with a ``reason`` if it recorded none; wake the master, which may be waiting."""
+    block.fatal_error[rank][: len(reason)] = reason[:FATAL_ERROR_BYTES]
     block.status[rank], block.memory[rank] = status, memory
     block.ended[rank] = 1
     block.words[DEATHS] = 1

@@ -7,6 +7,8 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from ..errors import SynkhronosError
+from ..host import machine
+from ..host.affinity import CoreClaims
 from ..memory.attach import PoolMap
 from ..memory.memfd import nameless_file
 from ..memory.pool import Pool
@@ -18,6 +20,18 @@ from ..sync.rendezvous import Rendezvous
 from .keeper import Descriptors, Keeper
 from .output import Streams
 from .rank_main import ASK_FOR_STACKS, fatal_error
+
+
+def configs_of_host(
+    config: RankConfig, ranks: Sequence[int], claims: CoreClaims, pin: bool, threads: Optional[int]
+) -> List[RankConfig]:
+    """Return ``config`` for each of a host's ranks, with its cores, threads and, if ``config`` has one, its profile."""
+    budget = machine.core_budget()
+    groups = claims.claim(len(ranks)) if pin and len(ranks) <= budget else [[]] * len(ranks)
+    config = config._replace(threads=threads or max(1, budget // len(ranks)), budget=budget)
+    profiles = [config.profile and os.path.abspath(f"synkhronos_rank_{rank}.prof") for rank in ranks]
+    own = zip(ranks, groups, profiles)
+    return [config._replace(rank=rank, cores=cores, profile=profile) for rank, cores, profile in own]
 
 
 class ProcessLauncher(Launcher):

@@ -20,7 +20,7 @@ from ..cluster.environment import for_ranks
 from ..cluster.facts import HostFacts
 from ..cluster.host_memory import shadow
 from ..cluster.launcher import HostsLauncher
-from ..cluster.spec import SessionSpec, modules_to_import
+from ..cluster.messages import SessionSpec, modules_to_import
 from ..cluster.world import World
 from ..errors import ArgumentValueError, StateError, SynkhronosError, WorkerDied
 from ..host import machine
@@ -31,7 +31,7 @@ from ..kernels.copy import log_missing_kernels
 from ..memory.memfd import nameless_file
 from ..memory.pool import Pool
 from ..processes.keeper import Keeper
-from ..processes.launcher import ProcessLauncher
+from ..processes.launcher import ProcessLauncher, configs_of_host
 from ..processes.local import LocalLauncher
 from ..profile.ring import ring_bytes
 from ..runtime.command import CheckStart
@@ -308,10 +308,7 @@ class Program:
     ) -> Session:
         processes = isinstance(launcher, str) and LAUNCHERS[launcher] is ProcessLauncher
         near = range(size) if hosts is None else hosts.near
-        budget = machine.core_budget()
         claims = CoreClaims()
-        groups: Dict[int, List[int]] = {rank: [] for rank in near}
-        threads = options.threads or max(1, budget // len(near))
         block: Optional[ControlBlock] = None
         pools: Dict[int, Any] = {}
         span_bytes = ring_bytes(size) if options.recorded else 0
@@ -319,8 +316,6 @@ class Program:
         try:
             block = ControlBlock(size, hosts=hosts, span_bytes=span_bytes)
             if processes and (size > 1 or devices):  # before any device opens, so that the keeper can fork ranks later
-                if options.pin and size > 1 and len(near) <= budget:
-                    groups = dict(zip(near, claims.claim(len(near))))
                 starter = ProcessLauncher(self._living_keeper(), options.heal > 0 and options.standby)
                 if options.keep_heap:  # after the keeper has been forked, because each of its ranks has its own setting
                     keep_freed_memory()
@@ -332,26 +327,26 @@ class Program:
             of_program = {pool.ident: pool for pool in [*self._inherited, self.pool]}
             pools.update(of_program)
             path, folder = list(sys.path), machine.working_directory()
-            profiles = {rank: _profile_path(rank) if options.profile_workers else None for rank in near}
-            of_all = RankConfig(root, size, root, [], threads, budget, path, folder, for_ranks(os.environ), None)
-            of_all = of_all._replace(keep_heap=options.keep_heap, hosts=hosts, heals=options.heal > 0)
-            others = [rank for rank in near if rank != root]
-            configs = [of_all._replace(rank=rank, cores=groups[rank], profile=profiles[rank]) for rank in others]
+            profile = f"synkhronos_rank_{root}.prof" if options.profile_workers else None
+            config = RankConfig(root, size, root, [], 0, 0, path, folder, for_ranks(os.environ), profile)
+            config = config._replace(keep_heap=options.keep_heap, hosts=hosts, heals=options.heal > 0)
+            configs = configs_of_host(config, near, claims, options.pin and processes and size > 1, options.threads)
+            own = configs.pop(near.index(root))
             if hosts is not None:
                 assert isinstance(starter, ProcessLauncher) and self._bridge is not None
                 modules = [*modules_to_import(), *self._bridge.world.modules]
-                of_all = of_all._replace(environment={}, profile=profiles[root])  # each host has its own environment
+                config = config._replace(environment={})  # each host has its own environment
                 flags = options.pin, options.threads, options.heal > 0 and options.standby
-                spec = SessionSpec(hosts, of_all, list(of_program), *flags, modules, span_bytes)
+                spec = SessionSpec(hosts, config, list(of_program), *flags, modules, span_bytes)
                 starter = HostsLauncher(starter, self._bridge, spec)
             starter.start(configs, block, pools)
             policy = WaitPolicy.of_threads() if hosts is None else WaitPolicy.of_hosts()
             if processes and hosts is None:
-                policy = WaitPolicy.of_processes(size, budget, bool(groups[root]))
-            affinity = MasterAffinity(groups[root], threads if processes and size > 1 else None, claims)
+                policy = WaitPolicy.of_processes(size, own.budget, bool(own.cores))
+            affinity = MasterAffinity(own.cores, own.threads if processes and size > 1 else None, claims)
             heal = options.heal if processes else 0  # threads cannot be killed
             here = size, root, starter, block, self.pool, pools, policy, affinity
-            return Session(*here, options.timeout, profiles[root], options.seed, options.random, hosts, heal)
+            return Session(*here, options.timeout, own.profile, options.seed, options.random, hosts, heal)
         except BaseException as error:
             starter.kill()
             claims.release()
@@ -429,10 +424,6 @@ class Program:
     def enter_rank(self) -> None:
         """Mark this process as a process that only runs or forks ranks."""
         self.inside_rank = True
-
-
-def _profile_path(rank: int) -> str:
-    return os.path.abspath(f"synkhronos_rank_{rank}.prof")
 
 
 PROGRAM = Program()

@@ -14,11 +14,10 @@ same way, after reducing their values within the host. They wait for the result,
 from __future__ import annotations
 
 import pickle
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Optional, Sequence
 
 from ..errors import Aborted, SynkhronosError
 from ..memory import messages
-from ..memory.handles import Handle
 from ..memory.pool import Pool
 from ..memory.ranges import Ranges
 from ..reductions import ReduceOp
@@ -28,15 +27,31 @@ from .control_block import ABORT_REQUESTED, ABORTED
 from .semaphore import Watch
 
 
-class FetchPart(NamedTuple):
-    """One array's reduction over hosts, requested by ranks; for ``wire`` and ``leaves_errors`` see `HostReduction`."""
+class HostReduction(NamedTuple):
+    """One array's reduction over hosts; all fields except the arrays must be equal on all participating hosts.
 
-    partial: Handle  # the partial result of this host's ranks, a one-dimensional array
-    result: Handle  # the destination of the result
+    ``partial`` contains this host's values; ``result`` is written on receiving hosts. Both are C-contiguous, of shape
+    ``(n,)``, and do not overlap. Ranks pass handles, and the process that serves their host attaches the arrays. Their
+    dtypes are equal, or float32 for ``partial`` and float16 for ``result``, which is rounded once. ``op`` is ``avg``,
+    ``sum``, ``prod``, ``min`` or ``max``. ``weights`` (only for ``avg``): one finite, nonnegative number per
+    contributing host, such as its number of rows; by default equal (`reductions.mean`).
+
+    ``sources`` contribute values and ``destinations`` receive the result: hosts in order, for `cluster.mpi_thread` by
+    their MPI ranks; all hosts if empty. Arrays that a host neither contributes nor receives are not read or written,
+    so ``np.empty`` suffices.
+
+    With ``wire`` ``"bfloat16"`` or ``"float16"``, values travel in 16 bits (`kernels.encoding`). They are
+    reduced in their own dtype, float32 or float64, and the result is encoded once. A host's own values are rounded,
+    too, so the result does not depend on the host that reduces. With ``leaves_errors``, the encoding error of a
+    contributing host overwrites its ``partial``.
+    """
+
+    partial: Any
+    result: Any
     op: ReduceOp
-    weights: Optional[Tuple[float, ...]]  # one per source
-    sources: Tuple[int, ...]  # the source hosts in order
-    destinations: Tuple[int, ...]  # the destination hosts in order
+    weights: Optional[Sequence[float]] = None
+    sources: Sequence[int] = ()
+    destinations: Sequence[int] = ()
     wire: Optional[str] = None
     leaves_errors: bool = False
 
@@ -60,7 +75,7 @@ class Fetcher:
         self._ask("room", [tuple(each) for each in ranges])
 
     @point("channel")
-    def all_reduce(self, parts: Sequence[FetchPart], meanwhile: bool = False) -> int:
+    def all_reduce(self, parts: Sequence[HostReduction], meanwhile: bool = False) -> int:
         """Reduce arrays over hosts; all ranks of all hosts must call this in the same order.
 
         ``parts`` are equal on all hosts except for the arrays. With ``meanwhile``, return once the reduction has begun.

@@ -36,7 +36,7 @@ from ..kernels.reduce import Portion
 from ..memory.handles import Handle
 from ..memory.pool import Pool
 from ..reductions import ReduceOp
-from ..sync.fetching import Fetcher, FetchPart
+from ..sync.fetching import Fetcher, HostReduction
 from ..sync.hosts import Hosts
 from .layouts import Layout, PooledArray
 from .strategy import HostRoute, Kinds, Reduction
@@ -184,7 +184,7 @@ class HostTransport:
             if not way.is_local:
                 weights = self._weights(mix.weights, way.sources) if op.name == "avg" else None
                 parts += [
-                    FetchPart(partial, result, op, weights, way.sources, way.destinations, wire, leaves_errors)
+                    HostReduction(partial, result, op, weights, way.sources, way.destinations, wire, leaves_errors)
                     for partial, result in pairs
                 ]
         self._lent += lent

@@ -29,16 +29,6 @@ FAST = dict(mode=L.quick)
 X = np.random.RandomState(0).randn(7, 2)
 
 
-@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
-def world(request, make_world):
-    return make_world(*request.param, engine=NAME)
-
-
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
 class Fit:
     """Code of a library that imported ``function`` before the block and does not use synkhronos."""
 
@@ -59,7 +49,7 @@ def is_ours(function):
     return isinstance(function, synk.Function)
 
 
-def test_what_a_library_builds_is_ours(world):
+def test_what_a_library_builds_is_ours(small_world):
     q = np.array([[1.0, 0.5], [-0.5, 2.0]])
     plain, fit = Fit(), Fit()
     serial = plain.step()

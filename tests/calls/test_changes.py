@@ -3,7 +3,6 @@
 This applies to functions that are not exact; for exact ones, see test_program_values.py.
 """
 
-import logging
 import timeit
 import weakref
 
@@ -22,19 +21,6 @@ GRAPHS = [
 ]
 TWO += GRAPHS
 BOTH = [("threads", 2, 0, "numpy"), *GRAPHS]
-
-
-@pytest.fixture
-def told(caplog):
-    """Return a function that returns the messages logged since its last call."""
-    caplog.set_level(logging.WARNING, "synkhronos")
-
-    def since():
-        texts = [record.getMessage() for record in caplog.records if record.name == "synkhronos"]
-        caplog.clear()
-        return texts
-
-    return since
 
 
 @pytest.fixture

@@ -25,16 +25,6 @@ ROWS = [6, 7, 2, 1, 5, 4]
 FAST = dict(mode=L.quick)
 
 
-@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
-def world(request, make_world):
-    return make_world(*request.param, engine=NAME)
-
-
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
 def rows(n, seed=0):
     random = np.random.RandomState(seed)
     return random.randn(n, 3), random.randn(n, 2)
@@ -65,7 +55,7 @@ RULES = ["sgd", "momentum", "nesterov_momentum", "adagrad", "rmsprop", "adadelta
 
 @pytest.mark.thorough("fork", but="-(sgd|adam)$")
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_of_lasagne(world, rule):
+def test_every_rule_of_lasagne(small_world, rule):
     def updates(loss, params):
         return getattr(rules, rule)(averaged(loss, params), params, learning_rate=0.1)
 
@@ -91,13 +81,13 @@ def test_constraints_and_weight_decay(threads):
 @pytest.mark.parametrize(
     "options", [{}, {"mode": "FAST_COMPILE"}, {"mode": L.slow}], ids=["C", "FAST_COMPILE", "Python"]
 )
-def test_a_loss_that_cannot_do_without_rows(world, options):
+def test_a_loss_that_cannot_do_without_rows(small_world, options):
     def updates(loss, params):
         return OrderedDict((param, param - 0.1 * grad) for param, grad in zip(params, averaged(loss, params)))
 
     twins = Twins(regression(updates, lambda error: error[0] * T.sqr(error).max()), **options)
     one = rows(1)
-    got = twins.f(*[np.tile(array, (world.n, 1)) for array in one])  # one row for every rank
+    got = twins.f(*[np.tile(array, (small_world.n, 1)) for array in one])  # one row for every rank
     np.testing.assert_allclose(got, twins.g(*one))
     twins.compare()
     twins.call(*one)
@@ -142,7 +132,7 @@ def test_slices_of_updates_that_also_depend_on_the_ranks_own_rows(threads):
     assert not synk.gather(w).any()
 
 
-def test_the_ops(world):
+def test_the_ops(small_world):
     x, b = T.dmatrix("x"), T.dvector("b")
     x_mean = x.mean(axis=0)
     f = synk.function(
@@ -159,14 +149,14 @@ def test_the_ops(world):
     for n in ROWS:
         X, _ = rows(n)
         got = f(X, [1.0, 2.0])
-        want = [X.mean(0), X - X.mean(0), X.sum(0), X.max(0) - X.min(0), np.array([1, 2]) * min(n, world.n)]
+        want = [X.mean(0), X - X.mean(0), X.sum(0), X.max(0) - X.min(0), np.array([1, 2]) * min(n, small_world.n)]
         for a, b_ in zip(got, want):
             np.testing.assert_allclose(a, b_, rtol=1e-12, atol=1e-14)
         (subset,) = f(X, [1.0, 2.0], output_subset=[2])
         np.testing.assert_allclose(subset, X.sum(0))
 
 
-def test_without_rows_every_rank_calls_and_the_master_counts(world):
+def test_without_rows_every_rank_calls_and_the_master_counts(small_world):
     x = T.dmatrix("x")
     w = L.shared(np.ones(3), "w")
     f = synk.function(
@@ -175,17 +165,17 @@ def test_without_rows_every_rank_calls_and_the_master_counts(world):
     total, each = f(np.zeros((0, 3)))
     assert total == 0
     np.testing.assert_array_equal(each, [1, 1, 1])
-    np.testing.assert_array_equal(synk.gather(w, nd_up=1), np.full((world.n, 3), 2))
+    np.testing.assert_array_equal(synk.gather(w, nd_up=1), np.full((small_world.n, 3), 2))
 
 
-def test_weights_are_equal_if_nothing_is_divided(world):
+def test_weights_are_equal_if_nothing_is_divided(small_world):
     w = L.shared(np.zeros(2), "w")
     f = synk.function([], synk.ops.all_reduce(w), updates=[(w, synk.ops.all_reduce(w) + 1)])
-    values = np.arange(2.0 * world.n).reshape(world.n, 2)
+    values = np.arange(2.0 * small_world.n).reshape(small_world.n, 2)
     for rank, value in enumerate(values):
         synk.set_value(rank, w, value)
     np.testing.assert_allclose(f(), values.mean(axis=0))
-    np.testing.assert_allclose(synk.gather(w, nd_up=1), [values.mean(axis=0) + 1] * world.n)
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), [values.mean(axis=0) + 1] * small_world.n)
 
 
 def test_ranks_without_rows_make_common_updates_and_no_others(make_world):
@@ -290,8 +280,8 @@ def two_collectives(rank, how):
 @pytest.mark.parametrize("how", [("threads", 3, 1), ("fork", 2, 0)], ids=str)
 @pytest.mark.parametrize("on_master", [False, True])
 def test_an_error_between_two_collectives_leaves_all_values(make_world, how, on_master):
-    world = make_world(*how, engine=NAME)
-    rank = world.root if on_master else (world.root + 1) % world.n
+    small_world = make_world(*how, engine=NAME)
+    rank = small_world.root if on_master else (small_world.root + 1) % small_world.n
     f, variables = two_collectives(rank, fail_oddly)
     f([1.0, 2.0, 3.0], 0)
     before = [synk.gather(variable, nd_up=1) for variable in variables]

@@ -19,16 +19,6 @@ def streams_of(seed):
 FAST = dict(mode=L.quick)
 
 
-@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
-def world(request, make_world):
-    return make_world(*request.param, engine=NAME)
-
-
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
 def rows(n, seed=0):
     return np.random.RandomState(seed).randn(n, 3)
 
@@ -60,7 +50,7 @@ def chain(streams):
 @pytest.mark.thorough("threads-1")
 @pytest.mark.parametrize("kind", range(2 if IS_THEANO else 1))
 @pytest.mark.parametrize("build", [noise, chain])
-def test_all_ranks_draw_what_the_serial_program_draws(world, build, kind):
+def test_all_ranks_draw_what_the_serial_program_draws(small_world, build, kind):
     (w, inputs, outputs, updates), (other, *plain) = (build(L.streams(7)[kind]) for _ in range(2))
     f = synk.function(inputs, outputs, updates=updates, exact=True, **FAST)
     g = L.function(plain[0], plain[1], updates=plain[2], **FAST)
@@ -165,7 +155,7 @@ def test_one_stream_in_an_exact_function_and_in_another(make_world, random, with
 
 
 @pytest.mark.parametrize("mode", [L.quick, L.full], ids=["another object", "in place"])
-def test_what_the_master_draws_alone_is_drawn(world, mode):
+def test_what_the_master_draws_alone_is_drawn(small_world, mode):
     """Draws by `as_theano` on the master advance the stream on all ranks, as in the serial program."""
     streams, x = [streams_of(7), streams_of(7)], T.dmatrix("x")
     f, serial = (
@@ -176,18 +166,18 @@ def test_what_the_master_draws_alone_is_drawn(world, mode):
     for call in (f, f.as_theano, f, f.as_theano, f.as_theano, f):
         np.testing.assert_allclose(call(rows(7)), serial(rows(7)))
         if call is f:
-            after = [synk.get_value(rank, state) for rank in range(world.n)]
+            after = [synk.get_value(rank, state) for rank in range(small_world.n)]
             assert all(state_of(one) == state_of(after[0]) for one in after)
     serial(rows(7))
     state.set_value(L.states(streams[1])[0].get_value())  # a state set by the program counts, too
     np.testing.assert_allclose(f(rows(1)), serial(rows(1)))
     np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
-    before = synk.get_value(world.root, state)
+    before = synk.get_value(small_world.root, state)
     f(rows(7)), serial(rows(7))
-    if world.n > 1:
-        synk.set_value((world.root + 1) % world.n, state, before)  # on one rank; then on all ranks
+    if small_world.n > 1:
+        synk.set_value((small_world.root + 1) % small_world.n, state, before)  # on one rank; then on all ranks
     np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
-    for rank in range(world.n):
+    for rank in range(small_world.n):
         synk.set_value(rank, state, before)
     L.states(streams[1])[0].set_value(before)
     np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
@@ -198,7 +188,7 @@ def state_of(value):
     return str(value.bit_generator.state) if isinstance(value, np.random.Generator) else value.tolist()
 
 
-def test_exact_functions_that_draw_from_one_stream(world):
+def test_exact_functions_that_draw_from_one_stream(small_world):
     def build(make, **options):
         x, draw = T.dmatrix("x"), streams_of(7).uniform((3,))
         return [make([x], output, **options, **FAST) for output in (x.sum(axis=0) + draw, x.sum() * draw.sum())]

@@ -28,29 +28,6 @@ ROOT = str(Path(__file__).parents[2])
 FAST = dict(mode=L.quick)
 
 
-@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
-def world(request, make_world):
-    return make_world(*request.param, engine=NAME)
-
-
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
-@pytest.fixture
-def told(caplog):
-    """Return a function that returns the messages logged since its last call."""
-    caplog.set_level(logging.WARNING, "synkhronos")
-
-    def since():
-        texts = [record.getMessage() for record in caplog.records if record.name == "synkhronos"]
-        caplog.clear()
-        return texts
-
-    return since
-
-
 def everywhere(shareds):
     """Return copies of the variables' values on all ranks."""
     return [synk.get_value(rank, list(shareds)) for rank in range(synk.size())]
@@ -65,7 +42,7 @@ def reasons(found):
 
 @pytest.mark.parametrize("rule", [by_signs, descent], ids=["signs", "descent"])
 @pytest.mark.parametrize("num_slices", [1, 2])
-def test_an_exact_function_agrees(world, rule, num_slices):
+def test_an_exact_function_agrees(small_world, rule, num_slices):
     twins = Twins(regression(rule), exact=True, **FAST)
     for i, n in enumerate([6, 7, 4, 5]):
         found = twins.f.compare(*rows(n, i), num_slices=num_slices)
@@ -74,7 +51,7 @@ def test_an_exact_function_agrees(world, rule, num_slices):
         twins.compare()  # the state is that after one call
 
 
-def test_adam_of_lasagne(world):
+def test_adam_of_lasagne(small_world):
     twins = Twins(regression(lambda loss, params: rules.adam(loss, params, 0.01)), exact=True, **FAST)
     for i in range(3):
         assert twins.f.compare(*rows(7, i))
@@ -82,7 +59,7 @@ def test_adam_of_lasagne(world):
     twins.compare()
 
 
-def test_outputs_of_every_form(world):
+def test_outputs_of_every_form(small_world):
     x, w = T.dmatrix("x"), L.shared(np.ones((3, 2)), "w")
     outputs = {
         "rows": T.dot(x, w),
@@ -113,7 +90,7 @@ def test_outputs_of_every_form(world):
     assert nothing.compare(value).results == [] and (w.get_value() == 2).all()
 
 
-def test_arguments_of_every_form(world):
+def test_arguments_of_every_form(small_world):
     x, y, k = T.dvector("x"), L.In(T.dvector("y"), mutable=True), T.dscalar("k")
     whole = L.In(k, value=3.0) if IS_THEANO else k
     f = synk.function([x, y], [(x * y.variable * k).sum(), y.variable * 2], bcast_inputs=[whole], **FAST)
@@ -136,7 +113,7 @@ def test_float32_is_compared_as_such(threads):
         assert f.compare(value)
 
 
-def test_rows_of_sliceable_variables(world):
+def test_rows_of_sliceable_variables(small_world):
     s, t = L.shared(np.zeros(0), "s"), L.shared(np.zeros(0), "t")
     f = synk.function([], [s.mean(), s * 2], updates=[(t, t + s)], sliceable_shareds=[s, t], **FAST)
     synk.distribute()
@@ -235,15 +212,15 @@ def test_a_variable_that_is_set_on_the_master_alone(threads, again):
     assert found and found.results == 30 and f.compare([1.0, 2, 3])
 
 
-def test_a_variable_that_ranks_hold_differently(world):
+def test_a_variable_that_ranks_hold_differently(small_world):
     x, w, s = T.dvector("x"), L.shared(np.zeros(2), "w"), L.shared(np.zeros(2))
     f = synk.function([x], x.sum() + w.sum() + s.sum(), **FAST)
     f(np.ones(3))
-    other = (world.root + 1) % world.n
+    other = (small_world.root + 1) % small_world.n
     synk.set_value(other, w, [0.0, 7.0])
-    synk.scatter(s, np.arange(world.n * 2.0 + 1))
+    synk.scatter(s, np.arange(small_world.n * 2.0 + 1))
     found = f.compare(np.ones(3))
-    if world.n == 1:
+    if small_world.n == 1:
         assert found
         return
     first, second, output = found.differences
@@ -281,22 +258,22 @@ def test_other_engines_are_compared_too(make_world, numpy_words):
 # -- functions that are not compared -----------------------------------------------------------------------------------
 
 
-def test_functions_with_random_draws_are_not_compared(world, told):
+def test_functions_with_random_draws_are_not_compared(small_world, told):
     x, w = T.dvector("x"), L.shared(np.zeros(2), "w")
     stream = T.shared_randomstreams.RandomStreams(3)
     f = synk.function([x], x * stream.uniform(x.shape) + w.sum(), **FAST)
     found = f.compare(np.ones(4))
     assert not found and not found.differences and "random" in found.not_compared
     assert repr(found).startswith("not compared: it draws random numbers") and len(found.results) == 4
-    if world.n > 1:
-        synk.set_value(world.n - 1 if world.root == 0 else 0, w, np.ones(2))
+    if small_world.n > 1:
+        synk.set_value(small_world.n - 1 if small_world.root == 0 else 0, w, np.ones(2))
         assert [each.name for each in f.compare(np.ones(4)).differences] == ["w"]  # the difference is still reported
 
 
 # -- nothing is disturbed ----------------------------------------------------------------------------------------------
 
 
-def test_the_state_is_that_after_one_call(world):
+def test_the_state_is_that_after_one_call(small_world):
     """If one of two equal programs compares and the other one calls, all values on all ranks have the same bits."""
 
     def build():

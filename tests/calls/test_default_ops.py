@@ -41,22 +41,12 @@ OUTPUTS = {
 }
 
 
-@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
-def world(request, make_world):
-    return make_world(*request.param, engine=NAME)
-
-
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
 def data(n_rows, seed=0):
     random = np.random.RandomState(seed)
     return random.randn(n_rows, 4), random.randn(n_rows), random.randint(0, 2, n_rows).astype("int32")
 
 
-def test_outputs_are_the_serial_functions(world):
+def test_outputs_are_the_serial_functions(small_world):
     outputs = [output for output, _ in OUTPUTS.values()]
     options = dict(on_unused_input="ignore", mode=L.quick)
     f, g = synk.function([x, y, labels], outputs, **options), L.function([x, y, labels], outputs, **options)
@@ -78,7 +68,7 @@ TYPES = ["bool", "int8", "int64", "uint8", "uint16", "uint32", "uint64", "float3
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_the_smallest_of_all_types(world, exact):
+def test_the_smallest_of_all_types(small_world, exact):
     """Minima of all types are correct, also where the engine writes them as maxima: ``255 - max(255 - x)``."""
     random = np.random.RandomState(0)
     for dtype in TYPES:
@@ -105,7 +95,7 @@ def test_the_smallest_of_all_types(world, exact):
                 assert np.asarray(one).dtype == other.dtype
 
 
-def test_what_all_slices_have_needs_no_op(world):
+def test_what_all_slices_have_needs_no_op(small_world):
     """Integers that are equal in all slices need no op; a sum over a rank's rows does."""
     rows, n = T.lmatrix("rows"), T.lscalar("n")
     outputs = [count * n, rows.shape[1], (rows.max() - rows.min()) * n, rows.sum() // n]
@@ -123,7 +113,7 @@ def test_what_all_slices_have_needs_no_op(world):
         plain(values, 2, num_slices=2)
 
 
-def test_outputs_of_steps(world):
+def test_outputs_of_steps(small_world):
     outputs = [OUTPUTS[name][0] for name in ("an output per row", "a sum over rows", "a count", "a loss")]
     options = dict(on_unused_input="ignore", mode=L.quick)
     f, g = synk.function([x, y, labels], outputs, **options), L.function([x, y, labels], outputs, **options)

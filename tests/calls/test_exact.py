@@ -31,16 +31,6 @@ ROWS = [6, 7, 2, 1, 5, 4]
 FAST = dict(mode=L.quick)
 
 
-@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
-def world(request, make_world):
-    return make_world(*request.param, engine=NAME)
-
-
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
 def check(build, n_collectives=None):
     """Compare calls with all numbers of rows to serial calls; return the `Twins`."""
     twins = Twins(build, exact=True, **FAST)
@@ -53,14 +43,14 @@ def check(build, n_collectives=None):
 
 @pytest.mark.thorough(but="-(sgd|adam)$|3-(.*momentum|rmsprop)")
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov_momentum", "adagrad", "rmsprop", "adadelta", "adam"])
-def test_every_rule_of_lasagne(world, rule):
+def test_every_rule_of_lasagne(small_world, rule):
     def updates(loss, params):
         return getattr(rules, rule)(loss, params, learning_rate=0.1)
 
     check(regression(updates), 1)
 
 
-def test_constraints_and_weight_decay(world):
+def test_constraints_and_weight_decay(small_world):
     def updates(loss, params):
         loss = loss + 0.1 * sum(T.sqr(param).sum() for param in params)
         grads = rules.total_norm_constraint(T.grad(loss, params), 0.5)
@@ -88,7 +78,7 @@ def test_losses(threads, loss_of, n_collectives):
     check(regression(descent, loss_of), n_collectives)
 
 
-def test_normalisation_by_the_rows_of_all(world):
+def test_normalisation_by_the_rows_of_all(small_world):
     def predict(x, w):
         z = T.dot(x, w)
         centred = z - z.mean(axis=0, keepdims=True)
@@ -189,7 +179,7 @@ def test_updates_without_collectives_are_made_on_ranks_without_rows_too(threads,
     twins.compare()
 
 
-def test_outputs_beside_updates(world):
+def test_outputs_beside_updates(small_world):
     """An output may be a partial value, or may be computed from its total."""
 
     def outputs(loss):
@@ -201,7 +191,7 @@ def test_outputs_beside_updates(world):
         twins.call(*rows(n, i))
 
 
-def test_steps(world):
+def test_steps(small_world):
     twins = Twins(regression(by_signs), exact=True, **FAST)
     args = rows(9)
     batches = [[0, 1, 2, 3, 4], [5, 6, 7], [8], [8, 0, 4, 2]]
@@ -403,7 +393,7 @@ def test_an_output_that_cannot_be_exact_is_refused(threads):
 
 
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "rmsprop", "adam"])
-def test_slices_of_every_rank_are_added_up_before_the_rule(world, rule):
+def test_slices_of_every_rank_are_added_up_before_the_rule(small_world, rule):
     def updates(loss, params):
         grads = rules.total_norm_constraint(T.grad(loss, params), 0.5)
         return getattr(rules, rule)(grads, params, learning_rate=0.1)
@@ -413,7 +403,7 @@ def test_slices_of_every_rank_are_added_up_before_the_rule(world, rule):
         twins.call(*rows(n, i), num_slices=num_slices)
 
 
-def test_outputs_in_slices(world):
+def test_outputs_in_slices(small_world):
     """All kinds of outputs, also subsets of them in any order, equal the serial ones in slices."""
 
     def outputs(loss):
@@ -444,7 +434,7 @@ def test_outputs_in_slices(world):
             )
 
 
-def test_steps_in_slices(world):
+def test_steps_in_slices(small_world):
     twins = Twins(regression(by_signs), exact=True, **FAST)
     args, batches = rows(9), [[8], [0, 1, 2, 3, 4], [5, 6, 7], [8, 0, 4, 2], [7]]
     for num_slices in (2, 4):
@@ -545,7 +535,7 @@ def test_all_functions_after_fork(caplog):
 
 
 @pytest.mark.thorough
-def test_averages_of_steps_and_slices_are_over_rows(world):
+def test_averages_of_steps_and_slices_are_over_rows(small_world):
     """In an exact function, means are averaged over the rows of all steps and slices, and sums are added."""
 
     def build():
@@ -569,7 +559,7 @@ def test_averages_of_steps_and_slices_are_over_rows(world):
         of_steps = np.array(of_steps)
         total = of_steps.sum(axis=0) if f.output_modes[i] == "sum" else np.tensordot(sizes, of_steps, 1)
         np.testing.assert_allclose(found[i], total, rtol=1e-8)
-    np.testing.assert_allclose(synk.gather(w), [other.get_value()] * world.n, rtol=1e-8)
+    np.testing.assert_allclose(synk.gather(w), [other.get_value()] * small_world.n, rtol=1e-8)
 
 
 def test_building_says_that_slices_cannot_be_exact(threads, caplog):
@@ -583,13 +573,13 @@ def test_building_says_that_slices_cannot_be_exact(threads, caplog):
     assert said.startswith("function f cannot be called in slices") and "computed from all rows" in said
 
 
-def test_lengths_are_those_of_all_rows(world):
+def test_lengths_are_those_of_all_rows(small_world):
     x = T.dmatrix("x")
     n = x.shape[0]
     outputs = [x.shape, 1.0 / n, T.minimum(n, 3), n, T.stack([n, n * 2]), n * x.sum(), x[:, 0].shape, T.sqr(n) + 1]
     f, g = synk.function([x], outputs, exact=True, **FAST), L.function([x], outputs, **FAST)
     for n_rows in (7, 3, 2):
-        if n_rows >= world.n:  # if all ranks have an integer, the master's is returned
+        if n_rows >= small_world.n:  # if all ranks have an integer, the master's is returned
             for found, expected in zip(f(np.ones((n_rows, 2))), g(np.ones((n_rows, 2)))):
                 np.testing.assert_allclose(found, expected)
 

@@ -33,11 +33,6 @@ def world(request, make_world):
     return make_world("threads", request.param, request.param - 1, engine=NAME)
 
 
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
 def rows(dtype, n_rows=5):
     """Return rows; if the type is an integer type, sums and products of a few rows overflow."""
     random = np.random.RandomState(3)

@@ -15,16 +15,6 @@ ROWS = [5, 6, 1]
 random = np.random.RandomState(5)
 
 
-@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
-def world(request, make_world):
-    return make_world(*request.param, engine=NAME)
-
-
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
 def expressions():
     """Return two inputs, the second with rows along its last axis, and outputs of all kinds."""
     y, x = T.dvector("y"), T.dtensor3("x")
@@ -48,7 +38,7 @@ def agree(found, expected):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("axis", [2, -1])
-def test_rows_along_the_last_axis(world, axis):
+def test_rows_along_the_last_axis(small_world, axis):
     y, x, outputs = expressions()
     f = synk.function([y, synk.sharded(x, axis=axis)], outputs)
     for n_rows in ROWS:
@@ -62,7 +52,7 @@ def test_rows_along_the_last_axis(world, axis):
         chosen = slice(batch) if isinstance(batch, int) else batch
         for given in [(y_all, x_all), data, (y_all, data[1])]:
             agree(f(*given, batch=batch), of(y_all[chosen], x_all[..., chosen]))
-    if world.n < 4:
+    if small_world.n < 4:
         agree(f(y_all, x_all, num_slices=3), of(y_all, x_all))
         agree(f(y_all, x_all, batch=[4, 0, 7, 7], num_slices=2), of(y_all[[4, 0, 7, 7]], x_all[..., [4, 0, 7, 7]]))
 
@@ -89,7 +79,7 @@ def test_a_memory_map(threads, tmp_path):
 
 
 @pytest.mark.thorough
-def test_steps(world):
+def test_steps(small_world):
     y, x, outputs = expressions()
     f = synk.function([y, synk.sharded(x, axis=2)], outputs)
     y_all, x_all = arrays(9)
@@ -106,13 +96,17 @@ def test_steps(world):
     agree(totals, of(y_all[chosen], x_all[..., chosen])[:2])
 
 
-def test_data_in_shared_variables(world):
+def test_data_in_shared_variables(small_world):
     s, scale = L.shared(np.zeros((3, 0)), "s"), L.shared(2.0, "scale")
     outputs = [s * scale, s.sum(axis=1), s.mean()]
     f = synk.function([], outputs, sliceable_shareds=[synk.sharded(s, axis=1)])
     value = random.randn(3, 8)
     synk.scatter(s, value, axis=1)
-    parts = np.array_split(value, world.n, axis=1) if world.n < 3 else [value[:, :3], value[:, 3:6], value[:, 6:]]
+    parts = (
+        np.array_split(value, small_world.n, axis=1)
+        if small_world.n < 3
+        else [value[:, :3], value[:, 3:6], value[:, 6:]]
+    )
     assert synk.get_shapes(s) == [part.shape for part in parts]
     np.testing.assert_array_equal(synk.gather(s, axis=1), value)
     agree(f(), [value * 2, value.sum(axis=1), value.mean()])
@@ -127,7 +121,7 @@ def test_data_in_shared_variables(world):
     )
 
 
-def test_scatter_and_gather(world):
+def test_scatter_and_gather(small_world):
     v, w = L.shared(np.zeros((2, 2)), "v"), L.shared(np.zeros((3, 1, 2), "float32"), "w")
     synk.function([], [v.sum(), w.sum()]).as_theano()
     values = [random.randn(3, 7), random.randn(2, 7, 2).astype("float32")]
@@ -139,12 +133,14 @@ def test_scatter_and_gather(world):
     np.testing.assert_array_equal(synk.gather(v, axis=-1), values[0][:, [5, 1, 2]])
     synk.scatter(v, values[0], batch=slice(6, 2, -1), axis=1)
     np.testing.assert_array_equal(synk.gather(v, nd_up=0, axis=1), values[0][:, 6:2:-1])
-    synk.set_value(world.n - 1, v, np.zeros((9, 9)))
-    assert len(synk.gather(v, axis=1)) == (9 if world.n == 1 else world.n)  # a list, if the shapes do not match
+    synk.set_value(small_world.n - 1, v, np.zeros((9, 9)))
+    assert len(synk.gather(v, axis=1)) == (
+        9 if small_world.n == 1 else small_world.n
+    )  # a list, if the shapes do not match
 
 
 @pytest.mark.thorough
-def test_exact_training_time_first(world):
+def test_exact_training_time_first(small_world):
     def build(wrap):
         x, w = T.dmatrix("x"), L.shared(np.array([0.5, -0.3]), "w")
         state, _ = L.scan(lambda x_t, h: T.tanh(w[0] * h + w[1] * x_t), [x], [T.zeros_like(x[0])])

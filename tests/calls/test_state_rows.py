@@ -37,11 +37,6 @@ def world(request, make_world):
 
 
 @pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
-@pytest.fixture
 def two(make_world):
     return make_world("threads", 2, engine=NAME)
 

@@ -25,16 +25,6 @@ N = 8
 FAST = dict(mode=L.quick)
 
 
-@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
-def world(request, make_world):
-    return make_world(*request.param, engine=NAME)
-
-
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
 def data(seed=0):
     random = np.random.RandomState(seed)
     return random.randn(N, 4), random.randint(0, N, N).astype("int32")
@@ -45,7 +35,7 @@ def probabilities(x):
     return T.nnet.softmax(T.dot(x, L.shared(np.random.RandomState(1).randn(4, N), "w")))
 
 
-def test_positions_that_are_kept(world):
+def test_positions_that_are_kept(small_world):
     """Updates of sharded variables by integer positions, which might also be indices, equal the serial ones."""
 
     def build():
@@ -116,7 +106,7 @@ def both(name):
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
-def test_expressions(world, name):
+def test_expressions(small_world, name):
     f, g = both(name)
     for seed in range(2):
         np.testing.assert_allclose(f(*data(seed)), g(*data(seed)), rtol=1e-12, atol=1e-14)
@@ -143,7 +133,7 @@ def test_plain_functions_follow_the_same_numbers(threads, name):
     assert f.compare(*data())
 
 
-def test_a_network_as_wide_as_the_batch(world):
+def test_a_network_as_wide_as_the_batch(small_world):
     def build():
         x, y = T.dmatrix("x"), T.ivector("y")
         random = np.random.RandomState(3)
@@ -177,7 +167,7 @@ def loop():
     return params, dict(inputs=[x, y], outputs=loss, updates=updates)
 
 
-def test_loops_with_numbers_in_their_steps(world):
+def test_loops_with_numbers_in_their_steps(small_world):
     twins = Twins(loop, exact=True, rows=N, **FAST)
     random = np.random.RandomState(5)
     for _ in range(2):
@@ -213,7 +203,7 @@ def averaged(**options):
     return synk.function([x], [total, x.reshape((N * 2, 2))], updates=[(w, w + total)], name="f", **options), w
 
 
-def test_a_call_with_other_rows_is_refused_and_changes_nothing(world):
+def test_a_call_with_other_rows_is_refused_and_changes_nothing(small_world):
     f, w = averaged()
     x = np.random.RandomState(8).randn(3 * N, 4)
     for n in (N - 1, N + 1, 2 * N, 1, 0):
@@ -225,7 +215,7 @@ def test_a_call_with_other_rows_is_refused_and_changes_nothing(world):
         f(x, batch=N + 1)
     assert not w.get_value().any()
     np.testing.assert_allclose(f(x, batch=slice(0, 2 * N, 2))[0], x[: 2 * N : 2].sum(axis=0))
-    np.testing.assert_allclose(synk.gather(w, nd_up=1), [x[: 2 * N : 2].sum(axis=0)] * world.n)
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), [x[: 2 * N : 2].sum(axis=0)] * small_world.n)
 
 
 def test_every_step_has_as_many_rows(threads):

@@ -16,13 +16,14 @@ from refusals import lacks, reports
 
 from synkhronos.cluster import all_reduce as module
 from synkhronos.cluster import mpi_thread as courier_module
-from synkhronos.cluster.all_reduce import HostReduction, borders
+from synkhronos.cluster.all_reduce import borders
 from synkhronos.cluster.mpi_thread import MpiThread
 from synkhronos.cluster.operation import Cancelled
 from synkhronos.cluster.progress import MpiFailed, TransferProgress
 from synkhronos.errors import StateError
 from synkhronos.kernels.encoding import rounded
 from synkhronos.reductions import ReduceOp
+from synkhronos.sync.fetching import HostReduction
 
 pytestmark = pytest.mark.slow
 
@@ -270,7 +271,7 @@ def cut(array, sizes):
 @pytest.mark.parametrize("chunk_bytes", [1 << 10, 1 << 20])
 def test_send_and_receive(start, theirs, ours, chunk_bytes):
     """Data arrives even if sender and receiver divide it into different buffers."""
-    _, couriers = start(2, chunk_bytes)
+    world, couriers = start(2, chunk_bytes)
     sent = np.random.RandomState(0).randint(0, 256, 10000).astype(np.uint8)
     there, back = np.zeros(10000, np.uint8), np.zeros(10000, np.uint8)
     tickets = [
@@ -283,7 +284,9 @@ def test_send_and_receive(start, theirs, ours, chunk_bytes):
         ticket.result(30)
     np.testing.assert_array_equal(there, sent)
     np.testing.assert_array_equal(back, sent[::-1])
-    assert couriers[0].sent == [0, 10000] and couriers[0].received == [0, 10000]
+    assert (
+        world.nbytes == {(0, 1): 10000, (1, 0): 10000} and [ticket.received for ticket in tickets[1::2]] == [10000] * 2
+    )
 
 
 def test_nothing_to_send(start):
@@ -309,11 +312,14 @@ def test_traffic_is_the_least_that_is_possible(start):
     for n in (2, 4):
         size = 64 * n * 10
         for wire, factor in ((None, 1), ("bfloat16", 0.5)):
-            _, couriers = start(n)
+            world, couriers = start(n)
             partials = [np.ones(size, "float32") for _ in range(n)]
             reduced(couriers, 0, partials, [np.empty(size, "float32") for _ in range(n)], "sum", wire=wire)
-            for courier in couriers:
-                assert sum(courier.sent) == sum(courier.received) == factor * 4 * size * 2 * (n - 1) / n
+            expected = factor * 4 * size * 2 * (n - 1) / n
+            for host in range(n):
+                sent = sum(nbytes for (source, _), nbytes in world.nbytes.items() if source == host)
+                received = sum(nbytes for (_, dest), nbytes in world.nbytes.items() if dest == host)
+                assert sent == received == expected
 
 
 def test_done_is_called_once_in_the_thread_of_the_courier(start):

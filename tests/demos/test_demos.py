@@ -242,7 +242,7 @@ WITHOUT_MEANS = """
 import sys
 sys.path.insert(0, {folder!r})
 from synkhronos.extensions import rules
-from synkhronos.extensions.rules.row_count import RowCount
+from synkhronos.extensions.rules.means import RowCount
 class OnlyTheMaster(RowCount):
     weights = [1.0, 0.0]
 class LocalSGD(rules.LocalSGD):

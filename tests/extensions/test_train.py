@@ -49,6 +49,16 @@ class Model:
     def values(self):
         return np.concatenate([param.get_value().ravel() for param in self.params])
 
+    def step(self, make, rule, **options):
+        """Return the training step that `make` makes, at the rate 0.1."""
+        return make(self.loss, self.params, self.x, self.y, rule, 0.1, function_options=OPTIONS, **options)
+
+    def check(self, losses, rule, batches=BATCHES):
+        """Compare losses and the parameters' values to those of Lasagne's rule at the rate 0.1."""
+        expected_losses, expected = serial(rule, batches, learning_rate=0.1)
+        np.testing.assert_allclose(losses, expected_losses, rtol=1e-11)
+        np.testing.assert_allclose(self.values(), expected, rtol=1e-9)
+
 
 def lasagne_updates():
     return pytest.importorskip("lasagne").updates
@@ -67,6 +77,18 @@ def serial(rule, batches=BATCHES, between=None, **options):
     return losses, model.values()
 
 
+@pytest.fixture(params=["make_train_function", "make_train_function_theano"])
+def made_by(request):
+    """Return a function that returns a maker of steps, for its number of ranks (0: no session) or for the twin."""
+
+    def maker(n=0):
+        if n and request.param == "make_train_function":
+            synk.fork(n, use_gpu=False)
+        return getattr(train, request.param)
+
+    return maker
+
+
 @pytest.fixture(autouse=True)
 def closed():
     """Close the session after each test."""
@@ -83,82 +105,54 @@ def test_ranks_take_the_serial_steps(n, root, rule):
     """Ranks take the serial steps, for uneven batches and for batches with fewer rows than ranks."""
     synk.fork(n, use_gpu=False, master_rank=root)
     model = Model()
-    step = train.make_train_function(
-        model.loss, model.params, model.x, model.y, getattr(updates, rule), learning_rate=0.1, function_options=OPTIONS
-    )
+    step = model.step(train.make_train_function, getattr(updates, rule))
     X_data, Y_data = synk.data(X), synk.data(Y)
     losses = [float(step(X_data, Y_data, batch=batch)) for batch in BATCHES]
-    expected_losses, expected = serial(rule, learning_rate=0.1)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-11)
-    np.testing.assert_allclose(model.values(), expected, rtol=1e-9)
+    model.check(losses, rule)
     assert synk.in_sync(model.params + step.state)
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 def test_twin_takes_the_serial_steps(rule):
     model = Model()
-    step = train.make_train_function_theano(
-        model.loss, model.params, model.x, model.y, getattr(updates, rule), learning_rate=0.1, function_options=OPTIONS
-    )
+    step = model.step(train.make_train_function_theano, getattr(updates, rule))
     losses = [float(step(X, Y, batch=batch)) for batch in BATCHES]
-    expected_losses, expected = serial(rule, learning_rate=0.1)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-11)
-    np.testing.assert_allclose(model.values(), expected, rtol=1e-9)
+    model.check(losses, rule)
 
 
-@pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 @pytest.mark.parametrize("num_slices", [1, 3, 7])
 def test_slices_are_the_same_step(made_by, num_slices):
-    if made_by == "make_train_function":
-        synk.fork(2, use_gpu=False)
+    make = made_by(2)
     model = Model()
-    step = getattr(train, made_by)(
-        model.loss, model.params, model.x, model.y, updates.adam, 0.1, function_options=OPTIONS
-    )
+    step = model.step(make, updates.adam)
     losses = [float(step(X, Y, batch=batch, num_slices=num_slices)) for batch in BATCHES]
-    expected_losses, expected = serial("adam", BATCHES, learning_rate=0.1)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-11)
-    np.testing.assert_allclose(model.values(), expected, rtol=1e-9)
+    model.check(losses, "adam", BATCHES)
 
 
-@pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 def test_without_batch_all_rows_are_taken(made_by):
-    if made_by == "make_train_function":
-        synk.fork(3, use_gpu=False)
+    make = made_by(3)
     model = Model()
-    step = getattr(train, made_by)(
-        model.loss, model.params, model.x, model.y, updates.sgd, 0.1, function_options=OPTIONS
-    )
+    step = model.step(make, updates.sgd)
     losses = [float(step(X, Y)), float(step(X, Y, batch=10)), float(step(X, Y, batch=slice(3, 20, 2)))]
-    expected_losses, expected = serial("sgd", [np.arange(40), np.arange(10), np.arange(3, 20, 2)], learning_rate=0.1)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-11)
-    np.testing.assert_allclose(model.values(), expected, rtol=1e-9)
+    model.check(losses, "sgd", [np.arange(40), np.arange(10), np.arange(3, 20, 2)])
 
 
-@pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 def test_batch_is_read_in_the_same_way(made_by):
-    if made_by == "make_train_function":
-        synk.fork(2, use_gpu=False)
+    make = made_by(2)
     model = Model()
-    step = getattr(train, made_by)(
-        model.loss, model.params, model.x, model.y, updates.sgd, 0.1, function_options=OPTIONS
-    )
+    step = model.step(make, updates.sgd)
     for wrong, error in ((100, ValueError), (-1, ValueError), ([40], ValueError), (np.arange(40) < 7, TypeError)):
         with refuses(error, "batch"):
             step(X, Y, batch=wrong)
     with refuses(ValueError, "batch"):
         step(X, Y[:30], batch=35)
     losses = [float(step(X, Y, batch=np.int64(7))), float(step(X, Y[:30], batch=slice(-2, None)))]
-    expected_losses, expected = serial("sgd", [np.arange(7), np.array([28, 29])], learning_rate=0.1)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-11)
-    np.testing.assert_allclose(model.values(), expected, rtol=1e-9)
+    model.check(losses, "sgd", [np.arange(7), np.array([28, 29])])
 
 
-@pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 def test_gradients_are_clipped_by_their_global_norm(made_by):
     """On ranks, the norm of the mean gradient is clipped. The bound is between the occurring norms."""
-    if made_by == "make_train_function":
-        synk.fork(3, use_gpu=False)
+    make = made_by(3)
     model, reference = Model(), Model()
     bound = 3.0
     grads = theano.grad(reference.loss, reference.params)
@@ -166,9 +160,7 @@ def test_gradients_are_clipped_by_their_global_norm(made_by):
     expected_step = theano.function(
         [reference.x, reference.y], norm, mode=MODE, updates=lasagne_updates().adam(clipped, reference.params, 0.1)
     )
-    step = getattr(train, made_by)(
-        model.loss, model.params, model.x, model.y, updates.adam, 0.1, max_norm=bound, function_options=OPTIONS
-    )
+    step = model.step(make, updates.adam, max_norm=bound)
     norms = []
     for batch in BATCHES:
         norms.append(float(expected_step(X[batch], Y[batch])))
@@ -203,15 +195,13 @@ def test_half_precision_norm_does_not_overflow():
 # -- inputs and outputs ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 def test_further_inputs_and_outputs(made_by):
-    if made_by == "make_train_function":
-        synk.fork(2, use_gpu=False)
+    make = made_by(2)
     a, b, scale = T.dmatrix("a"), T.dvector("b"), T.dscalar("scale")
     w = theano.shared(np.zeros(2), "w")
     errors = T.dot(a, w) + b
     loss = scale * errors.mean()
-    step = getattr(train, made_by)(
+    step = make(
         loss,
         [w],
         [a, b],
@@ -261,13 +251,11 @@ def test_inputs_that_keep_their_value(communicate_every):
     assert counted.value == 1
 
 
-@pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 def test_one_output_need_not_be_in_a_list(made_by):
-    if made_by == "make_train_function":
-        synk.fork(2, use_gpu=False)
+    make = made_by(2)
     model = Model()
     for outputs, shape in (((model.errors, "gather"), (5,)), (T.sqr(model.errors).sum(), ())):
-        step = getattr(train, made_by)(
+        step = make(
             model.loss, model.params, model.x, model.y, updates.sgd, 0.1, outputs=outputs, function_options=OPTIONS
         )
         assert [np.shape(value) for value in step(X[:5], Y[:5])] == [(), shape]
@@ -276,20 +264,19 @@ def test_one_output_need_not_be_in_a_list(made_by):
 def test_inputs_by_name():
     synk.fork(2, use_gpu=False)
     model = Model()
-    step = train.make_train_function(
-        model.loss, model.params, model.x, model.y, updates.sgd, 0.1, function_options=OPTIONS
-    )
+    step = model.step(train.make_train_function, updates.sgd)
     np.testing.assert_allclose(step(y=Y, x=X), serial("sgd", [np.arange(40)], learning_rate=0.1)[0][0], rtol=1e-11)
 
 
 @pytest.mark.parametrize("num_slices", [1, 3])
-@pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 def test_rows_in_shared_variables(made_by, num_slices):
     """Each rank selects rows of its scattered data; the step is that of all these rows together."""
     x, y = T.dmatrix("x"), T.dvector("y")
     model = Model(x, y)
     X_shared, Y_shared = theano.shared(X, "X"), theano.shared(Y, "Y")
-    step = getattr(train, made_by)(
+    picks = [np.arange(3), np.array([1, 7, 4, 2, 9]), np.array([0, 3, 5])]
+    make = made_by(2)
+    step = make(
         model.loss,
         model.params,
         None,
@@ -300,18 +287,13 @@ def test_rows_in_shared_variables(made_by, num_slices):
         sliceable_shareds=[X_shared, Y_shared],
         function_options=OPTIONS,
     )
-    picks = [np.arange(3), np.array([1, 7, 4, 2, 9]), np.array([0, 3, 5])]
-    if made_by == "make_train_function":
-        synk.fork(2, use_gpu=False)
+    batches = picks
+    if synk.is_forked():
         synk.distribute()
         synk.scatter([X_shared, Y_shared], [X, Y])
         batches = [np.concatenate([pick, 20 + pick]) for pick in picks]
-    else:
-        batches = picks
     losses = [float(step(batch_s=pick if i else slice(0, 3), num_slices=num_slices)) for i, pick in enumerate(picks)]
-    expected_losses, expected = serial("adam", batches, learning_rate=0.1)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-11)
-    np.testing.assert_allclose(model.values(), expected, rtol=1e-9)
+    model.check(losses, "adam", batches)
 
 
 def test_twin_takes_a_list_of_one_selection():
@@ -453,9 +435,7 @@ def test_local_sgd(n, root, every, exact, caplog):
 def test_local_sgd_in_slices():
     synk.fork(2, use_gpu=False)
     model = Model()
-    step = train.make_train_function(
-        model.loss, model.params, model.x, model.y, updates.momentum, 0.1, communicate_every=2, function_options=OPTIONS
-    )
+    step = model.step(train.make_train_function, updates.momentum, communicate_every=2)
     batches = [BATCHES[0], BATCHES[5]]
     for batch in batches:
         step(X, Y, batch=batch, num_slices=3)
@@ -600,9 +580,7 @@ def test_groups_that_are_wrong():
 def test_average_of_gradients_needs_no_average_of_parameters():
     synk.fork(2, use_gpu=False)
     model = Model()
-    step = train.make_train_function(
-        model.loss, model.params, model.x, model.y, updates.sgd, 0.1, function_options=OPTIONS
-    )
+    step = model.step(train.make_train_function, updates.sgd)
     step(X, Y)
     before = replicas(model.params, 2)
     step.average()
@@ -736,12 +714,12 @@ def bad_arguments():
     ]
 
 
-@pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 def test_bad_arguments_are_named(made_by):
     good, cases = bad_arguments()
+    make = made_by()
     for change, error, *fields in cases:
         with refuses(error, *fields):
-            getattr(train, made_by)(**dict(good, **change))
+            make(**dict(good, **change))
             pytest.fail(f"{change!r} was accepted")
 
 
@@ -762,9 +740,7 @@ def test_communicate_every_is_a_number_of_steps(every, error, expected):
 def test_a_bad_call_changes_nothing():
     synk.fork(2, use_gpu=False)
     model = Model()
-    step = train.make_train_function(
-        model.loss, model.params, model.x, model.y, updates.adam, 0.1, function_options=OPTIONS
-    )
+    step = model.step(train.make_train_function, updates.adam)
     before = model.values()
     for args, options, error in (
         ((X, Y[:3]), {}, ValueError),

@@ -43,11 +43,6 @@ def table(monkeypatch):
     monkeypatch.setattr(L.placing, "_added", set())
 
 
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
 def rows(n):
     return np.random.RandomState(n).randn(n, 3)
 

@@ -19,16 +19,6 @@ DATA = random.randn(23, 3)
 TARGETS = random.randn(23)
 
 
-@pytest.fixture(params=[("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
-def world(request, make_world):
-    return make_world(*request.param, engine=NAME)
-
-
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
 def adam(loss, w):
     """Return updates like Adam's: the new parameters are not linear in the gradient."""
     g, m = T.grad(loss, w), L.shared(np.zeros(3), "m")
@@ -54,7 +44,7 @@ def tutorial(shard, of="mean"):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("of", ["mean", "sum"])
-def test_the_tutorials_form(world, of):
+def test_the_tutorials_form(small_world, of):
     (w, ours), (other, plain) = tutorial(synk.ops.shard, of), tutorial(lambda v: v, of)
     f, g = synk.function(**ours, exact=True), L.function(**plain)
     for index, size in [(0, 10), (1, 10), (2, 10), (1, 7), (3, 1), (1, 2)]:
@@ -94,7 +84,7 @@ def test_without_exact_every_rank_computes_with_its_rows(threads):
 
 
 @pytest.mark.thorough
-def test_beside_scattered_inputs(world):
+def test_beside_scattered_inputs(small_world):
     x, targets = T.dmatrix("x"), L.shared(TARGETS, "targets")
     errors = T.sqr(x.sum(axis=1) - synk.ops.shard(targets[: 2 * 4]))
     f = synk.function([x], [errors, errors.mean()])
@@ -121,7 +111,7 @@ def test_beside_data_of_each_rank(threads):
         np.testing.assert_allclose(found[1], expected.sum())
 
 
-def test_another_axis(world):
+def test_another_axis(small_world):
     data = L.shared(DATA, "data")
     time_first = synk.ops.shard(data.T, axis=1)
     f = synk.function([], [time_first * 2, time_first.mean(axis=1), time_first.mean()])
@@ -130,7 +120,7 @@ def test_another_axis(world):
 
 
 @pytest.mark.thorough
-def test_gradients(world):
+def test_gradients(small_world):
     """Gradients with respect to the sharded value equal the serial program's: ranks' contributions are summed."""
     v, scale = L.shared(TARGETS[:7], "v"), T.dscalar("scale")
     cost = (T.exp(scale * synk.ops.shard(v)) ** 2).mean()

@@ -81,7 +81,7 @@ def test_rows_of_other_data_travel_with_every_call(session, sums):
         assert ROWS.nbytes // 2 <= came
 
 
-def test_a_constant_that_few_ranks_need_first(session, sums):
+def test_a_constant_that_small_world_need_first(session, sums):
     """With fewer rows than ranks, some ranks make no call; they receive the constant when they need it."""
     x = synk.data(ROWS, constant=True)
     for batch in ([5], [5, 9], [5, 9, 1, 2]):

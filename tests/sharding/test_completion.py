@@ -79,11 +79,6 @@ if IS_THEANO:
     OF_MATRICES["tri of two lengths"] = lambda x, late: ones(T.tri(late.shape[0], late.shape[1]))
 
 
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
 def compare(inputs, output, values, mode):
     """Compare an exact function with the serial one of the same mode, as an output and as an update."""
     target = L.shared(0.0, "target")

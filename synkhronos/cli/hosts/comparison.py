@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Callable, Dict, Hashable, Iterable, List, Sequence, Tuple
 
-from ...cluster.environment import INTERFACE, ONE_PER_HOST, UNBOUND, with_variable
+from ...cluster.environment import INTERFACE, OPTIONS, with_variable
 from ...host.units import readable_bytes
 from ..doctor import ENOUGH_SHM_BYTES, MISSING, MOUNT, OK, WARN, Finding
 from .facts import PACKAGES, MachineFacts, labels
@@ -21,7 +21,8 @@ def check_processes(facts: List[MachineFacts]) -> Finding:
     several = [each for each in facts if each.local_size > 1]
     if several and not all(each.one_machine for each in several):
         text = f"{several[0].local_size} processes per host on {joined(sorted({each.host for each in several}))}"
-        return Finding("Processes", MISSING, text, f"start one per host with {ONE_PER_HOST[several[0].started_by]}")
+        option = OPTIONS[several[0].started_by].one_per_host
+        return Finding("Processes", MISSING, text, f"start one per host with {option}")
     machines = " on one machine, to simulate hosts" if several else ", one per host"
     return Finding("Processes", OK, f"{len(facts)}{machines}, started by {facts[0].started_by}")
 
@@ -103,7 +104,8 @@ def check_cores(facts: List[MachineFacts]) -> Finding:
     bound = next(filter(is_bound, facts), None)
     if bound is not None:
         text = f"the process may use {bound.cores} of {bound.all_cores} cores on {joined(where(facts, is_bound))}"
-        return Finding("Cores", WARN, f"{text}, and all ranks there share these cores", UNBOUND[bound.started_by])
+        remedy = OPTIONS[bound.started_by].unbound
+        return Finding("Cores", WARN, f"{text}, and all ranks there share these cores", remedy)
     return Finding("Cores", OK, by_value(facts, [f"{each.cores} of {each.all_cores}" for each in facts]))
 
 

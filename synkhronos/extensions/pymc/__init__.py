@@ -18,12 +18,11 @@ from .requirement import check
 
 check()
 
-from . import jax_mode, optimizing, unavailable  # noqa: E402
+from . import optimizing, unavailable  # noqa: E402
 from .data_parallel import data_parallel  # noqa: E402
 from .pointwise import compute_log_likelihood  # noqa: E402
 from .predictive import sample_posterior_predictive  # noqa: E402
 
-jax_mode.install()
 optimizing.install()
 unavailable.install()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from typing import Any, List, Sequence
 
 import numpy as np
@@ -13,13 +12,14 @@ from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.replace import _vectorize_node
-from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
+from pytensor.link.numba.dispatch.basic import numba_funcify
 from pytensor.tensor.blockwise import vectorize_node_fallback
 
 from synkhronos.errors import ArgumentValueError
 
 from .likelihood import Likelihood, found_by, record
 from .nutpie_sampling import watch
+from .written_draws import in_object_mode
 
 #: Modules of samplers and of `pm.find_MAP`, which need all rows in every call.
 SAMPLERS = ("nutpie", "pymc.sampling", "pymc.smc", "pymc.step_methods", "pymc.tuning")
@@ -122,11 +122,9 @@ def _compiling_sampler() -> str:
 
 
 @numba_funcify.register(DataParallelLogp)  # type: ignore[untyped-decorator]
-def _in_object_mode(op: DataParallelLogp, node: Apply, **kwargs: Any) -> Any:
+def _prepared(op: DataParallelLogp, node: Apply, **kwargs: Any) -> Any:
     op.prepare()
-    with warnings.catch_warnings():  # running in Python is intended
-        warnings.filterwarnings("ignore", "Numba will use object mode", UserWarning)
-        return generate_fallback_impl(op, node=node, **kwargs)
+    return in_object_mode(op, node, **kwargs)
 
 
 @_vectorize_node.register(DataParallelLogp)  # type: ignore[untyped-decorator]

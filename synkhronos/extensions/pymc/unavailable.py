@@ -17,14 +17,20 @@ from pymc.backends import arviz as backend
 from pymc.model.transform import conditioning
 from pymc.sampling import population
 from pymc.stats import log_density
+from pytensor.compile.mode import optdb
+from pytensor.graph.rewriting.basic import GraphRewriter
 
 from synkhronos.errors import ArgumentValueError
 
-from .jax_mode import HINT, REASON
 from .likelihood import Likelihood
+from .operation import DataParallelLogp
 from .wrapping import Around, divided_in, wrap
 
 logger = logging.getLogger("synkhronos")
+
+#: Why JAX (numpyro, blackjax, ``backend="jax"``) cannot compile a data-parallel likelihood.
+REASON = "the ranks that compute the likelihood cannot run inside JAX"
+HINT = 'use nuts_sampler="nutpie" or nuts_sampler="pymc", without backend="jax"'
 
 #: Likelihoods that the warning about missing observed data has already reported.
 _SAID: WeakSet[Likelihood] = WeakSet()
@@ -135,7 +141,22 @@ GUARDED: Tuple[Tuple[Callable[..., Any], Callable[..., None]], ...] = (
 )
 
 
+class RefuseLikelihoods(GraphRewriter):  # type: ignore[misc]  # untyped if PyTensor is not installed
+    """First rewriter of JAX's mode; it raises in `add_requirements`, because PyTensor only logs errors from `apply`."""
+
+    def add_requirements(self, fgraph: Any) -> None:
+        for node in fgraph.apply_nodes:
+            if isinstance(node.op, DataParallelLogp):
+                raise ArgumentValueError(
+                    "mode", f"a mode other than JAX, because {REASON}", f"JAX, for {node.op.label}", HINT
+                )
+
+    def apply(self, fgraph: Any) -> None:
+        pass
+
+
 def install() -> None:
+    optdb.register("refuse_data_parallel_likelihoods", RefuseLikelihoods(), "jax", position=0)
     for function, check in GUARDED:
         wrap(function, _after(check))
 

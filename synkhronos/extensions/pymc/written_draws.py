@@ -55,7 +55,8 @@ class WriteRows(Op):  # type: ignore[misc]  # untyped if PyTensor is not install
 
 
 @numba_funcify.register(WriteRows)  # type: ignore[untyped-decorator]
-def _in_object_mode(op: WriteRows, node: Apply, **kwargs: Any) -> Any:
+def in_object_mode(op: Op, node: Apply, **kwargs: Any) -> Any:
+    """Return Numba's implementation of an operation that runs in Python."""
     with warnings.catch_warnings():  # running in Python is intended
         warnings.filterwarnings("ignore", "Numba will use object mode", UserWarning)
         return generate_fallback_impl(op, node=node, **kwargs)

@@ -9,9 +9,8 @@ from synkhronos.extending import parse_groups
 
 from ..arguments import choice, real, whole
 from ..shared_variables import assignment, local_function, nearer
-from .means import Means
+from .means import Means, RowCount
 from .recurrence import Rule
-from .row_count import RowCount
 
 
 class Skips(NamedTuple):

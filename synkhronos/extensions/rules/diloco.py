@@ -9,8 +9,7 @@ from synkhronos.errors import ArgumentValueError
 from ..arguments import choice, real, whole
 from ..shared_variables import like, local_function, n_bytes, nearer, number
 from .centred import CentredRule
-from .means import Means
-from .row_count import RowCount
+from .means import Means, RowCount
 
 Update = Tuple[Any, Any]
 

@@ -1,4 +1,4 @@
-"""Means over the ranks in separate variables, computed with or without blocking, in full precision or in 16 bits.
+"""Means over the ranks in separate variables, with or without blocking, and the rows that weight them.
 
 In 16 bits, ranks send differences from the last mean, which is equal on all ranks. The differences are small if the
 ranks have stayed close to each other. The rounding error is added to the next exchange (error feedback).
@@ -101,3 +101,28 @@ class Means:
     def _finish(self) -> None:
         if self.exchange is not None:
             self._add()
+
+
+class RowCount:
+    """Rows that each rank has processed since the last exchange: the weights of the next one."""
+
+    def __init__(self) -> None:
+        self.rows: List[float] = [0.0] * synk.size()
+
+    @property
+    def weights(self) -> Optional[List[float]]:
+        """The ranks' weights; None, for equal weights, if no rows were counted."""
+        return self.rows if any(self.rows) else None
+
+    def add(self, function: Any) -> None:
+        """Add the rows of the function's last call, if any; ignore calls with a different number of ranks."""
+        last = None if function is None else function.last_rows
+        if last is not None and len(last) == len(self.rows):
+            self.rows = [before + float(more) for before, more in zip(self.rows, last)]
+
+    def clear(self) -> None:
+        self.rows = [0.0] * len(self.rows)
+
+    def restore(self, rows: Sequence[float]) -> None:
+        """Set the rows from a checkpoint; clear them if the number of ranks is different."""
+        self.rows = list(rows) if len(rows) == len(self.rows) else [0.0] * len(self.rows)

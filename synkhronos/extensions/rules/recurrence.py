@@ -23,7 +23,7 @@ from synkhronos.extending import StepProgress, current_session, joined_steps, li
 from ..arguments import choice, whole
 from ..shared_variables import assignment, check_params, check_used, floats, like
 from .asynchronous import Exchange
-from .row_count import RowCount
+from .means import RowCount
 
 
 class Rule:

@@ -69,11 +69,6 @@ OF_MATRICES = {
 }
 
 
-@pytest.fixture
-def threads(make_world):
-    return make_world("threads", 3, 1, engine=NAME)
-
-
 def compare(variable, output, values, mode):
     """Compare an exact function with the serial one of the same mode; return its value."""
     target = L.shared(np.full((3,) * output.ndim, np.nan), "target")

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.pytensor
 pytensor = pytest.importorskip("pytensor")
 pt = pytest.importorskip("pytensor.tensor")
 
-from pytensor.compile.debug.debugmode import DebugMode  # noqa: E402
 from pytensor.compile.mode import Mode  # noqa: E402
 from pytensor.scalar.basic import add  # noqa: E402
 from pytensor.tensor.elemwise import Elemwise  # noqa: E402
@@ -37,15 +36,6 @@ def compile(inputs, outputs, updates=(), givens=None, mode=FAST, **kwargs):
     return ENGINE.compile(inputs, outputs, list(updates), givens, mode=mode, **kwargs)
 
 
-def both(master, f, args, times=3):
-    """Compare calls in this process and in the peer; return the function's number in the peer."""
-    number = master.send(f)
-    for _ in range(times):
-        for one, other in zip(master.peer.call(number, args), ENGINE.call(f, args)):
-            np.testing.assert_array_equal(one, other)
-    return number
-
-
 # -- functions ---------------------------------------------------------------------------------------------------------
 
 
@@ -55,8 +45,8 @@ def test_a_reduction_that_has_been_computed_travels(master):
     gradient = pt.grad(pt.prod(w), w)
     f = compile([w], gradient)
     ENGINE.call(f, [np.zeros(3)])
-    both(master, f, [np.array([2.0, 0.0, 3.0])])
-    both(master, compile([w], [gradient, w + 1]), [np.array([2.0, 5.0, 3.0])])
+    master.both(f, [np.array([2.0, 0.0, 3.0])])
+    master.both(compile([w], [gradient, w + 1]), [np.array([2.0, 5.0, 3.0])])
 
 
 def test_dicts_of_outputs_are_refused():
@@ -69,7 +59,7 @@ def test_trust_input_travels(master):
     x = pt.vector("x")
     f = compile([x], x + 1)
     ENGINE.set_trust_input(f, True)
-    number = both(master, f, [np.ones(2)])
+    number = master.both(f, [np.ones(2)])
     assert ENGINE.trust_input(f) and master.peer.evaluate("trusts_input", number)
 
 
@@ -166,64 +156,6 @@ def test_jumps_are_numpys(kind, jumps):
 # -- transfer to other processes ---------------------------------------------------------------------------------------
 
 
-def test_outer_products_travel(master):
-    x, y, w = pt.vector("x"), pt.vector("y"), pytensor.shared(np.zeros((2, 3)), "w")
-    f = compile([x, y], w.sum(), [(w, w + pt.outer(x, y))])
-    both(master, f, [np.ones(2), np.arange(3.0)])
-
-
-def test_profiles_travel(master):
-    x = pt.vector("x")
-    f = compile([x], pt.tanh(x), profile=True, mode=Mode("vm", "fast_run"))
-    f.profile.atexit_print = False
-    ENGINE.call(f, [np.ones(2)])
-    both(master, f, [np.ones(2)])
-
-
-def test_debug_mode_travels(master):
-    x, w = pt.vector("x"), pytensor.shared(np.ones(2), "w")
-    mode = DebugMode(check_c_code=False, stability_patience=1)
-    both(master, compile([x], x * w, [(w, w + x)], mode=mode), [np.ones(2)], times=2)
-
-
-@pytest.mark.parametrize("checks", [True, False])
-def test_debug_mode_is_there_what_it_was_told_to_be(master, checks):
-    x = pt.vector("x")
-    mode = DebugMode(check_c_code=False, check_isfinite=checks, stability_patience=3, optimizer=None)
-    number = master.send(compile([x], pt.log(x), mode=mode))
-    assert master.peer.evaluate("mode_of", number, "check_isfinite") is checks
-    assert master.peer.evaluate("mode_of", number, "stability_patience") == 3
-
-
-MAIN = """
-import pytensor.tensor as pt
-from pytensor.compile import ops
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
-factor = 4
-as_op = getattr(ops, "wrap_py", ops.as_op)  # the new name of as_op
-@as_op([pt.dvector], [pt.dvector], infer_shape=lambda fgraph, node, shapes: shapes)
-def by_function(x):
-    return x * factor
-class Quadruple(Op):
-    __props__ = ()
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = inputs[0] * factor
-by_class = Quadruple()
-"""
-
-
-@pytest.mark.parametrize("name", ["by_function", "by_class"])
-def test_operations_made_in_main(master, name):
-    cell = {"__name__": "__main__"}
-    exec(MAIN, cell)
-    x = pt.dvector("x")
-    number = both(master, compile([x], cell[name](x) + 1), [np.ones(2)])
-    np.testing.assert_array_equal(master.peer.call(number, [np.ones(2)])[0], [5, 5])
-
-
 def test_random_generators_travel(master):
     state = pytensor.shared(np.random.default_rng(3), "state")
     after, drawn = pt.random.normal(size=(2,), rng=state, return_next_rng=True)
@@ -235,14 +167,6 @@ def test_random_generators_travel(master):
         np.testing.assert_array_equal(master.peer.call(number, [])[0], expected)
         np.testing.assert_array_equal(ENGINE.call(f, [])[0], expected)
     assert pickle.loads(pickle.dumps(ENGINE.get(state))).random() == truth.random()
-
-
-def test_two_thousand_operations(master):
-    x = pt.vector("x")
-    y = x
-    for i in range(2000):
-        y = y + 1 if i % 2 else -y
-    both(master, compile([x], y, mode=Mode("py", None)), [np.ones(2)], times=1)
 
 
 @pytest.mark.parametrize("part", ["real", "imag"])

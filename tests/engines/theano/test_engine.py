@@ -6,7 +6,6 @@ Modules: `pickling_repairs`, `synkhronos.engines.graph.pickled_settings`, `synkh
 from __future__ import annotations
 
 import inspect
-import sys
 import threading
 import warnings
 
@@ -18,7 +17,6 @@ from refusals import refuses, reports
 prepare_theano()
 theano = pytest.importorskip("theano")
 import theano.tensor as T  # noqa: E402
-from theano.compile.nanguardmode import NanGuardMode  # noqa: E402
 from theano.sandbox.rng_mrg import MRG_RandomStreams  # noqa: E402
 from theano.tensor.shared_randomstreams import RandomStreams  # noqa: E402
 
@@ -343,23 +341,6 @@ def test_scalars_come_as_arrays():
 # -- transfer to other processes -----------------------------------------------------------------------------------
 
 
-def both(master, f, args, times=3):
-    """Compare calls in this process and in the peer; return the function's number in the peer."""
-    number = master.send(f)
-    compare(master, f, number, args, times)
-    return number
-
-
-def compare(master, f, number, args, times=1):
-    for _ in range(times):
-        for here, there in zip(ENGINE.call(f, args), master.peer.call(number, args)):
-            np.testing.assert_array_equal(here, there)
-    for shared in ENGINE.shareds(f):
-        here, there = ENGINE.get(shared), master.peer.get(master.add(shared))
-        if isinstance(here, np.ndarray):
-            np.testing.assert_array_equal(here, there)
-
-
 @pytest.mark.thorough
 def test_a_training_step_in_c_code(master):
     rng = np.random.RandomState(0)
@@ -374,19 +355,19 @@ def test_a_training_step_in_c_code(master):
         [(velocity, 0.9 * velocity - grads[0]), (w, w + 0.1 * velocity), (b, b - 0.1 * grads[1])],
         mode=theano.compile.get_mode("FAST_RUN"),
     )
-    both(master, f, [rng.randn(5, 4), np.array([0, 1, 2, 0, 1], "int32")])
+    master.both(f, [rng.randn(5, 4), np.array([0, 1, 2, 0, 1], "int32")])
 
 
 def test_random_streams(master):
     old, new = RandomStreams(3), MRG_RandomStreams(5)
     f = compile([], [old.normal((3,)), new.uniform((3,)), new.normal((2,))])
-    number = both(master, f, [])
+    number = master.both(f, [])
     g = compile([], old.uniform((2,)) + new.uniform((2,)))
-    both(master, g, [])
+    master.both(g, [])
     # A second function over the same stream continues it, as in Theano.
     h = compile([], ENGINE.shareds(f)[0].default_update.owner.outputs[1] * 2)
-    both(master, h, [])
-    compare(master, f, number, [])
+    master.both(h, [])
+    master.compare(f, number, [])
     for shared in ENGINE.shareds(f):
         assert master.peer.has_rng_tag(master.add(shared))
     assert not master.peer.has_rng_tag(master.add(theano.shared(1.0)))
@@ -397,11 +378,11 @@ def test_scan_with_shared_variables_and_random_numbers(master):
     w, x, rng = theano.shared(np.array([1.0, 2.0]), "w"), T.vector("x"), MRG_RandomStreams(7)
     result, updates = theano.scan(lambda h: T.tanh(h * w + rng.uniform((2,))), outputs_info=x, n_steps=4)
     f = compile([x], result, list(updates.items()) + [(w, w * 0.9)])
-    number = both(master, f, [np.ones(2)])
+    number = master.both(f, [np.ones(2)])
     master.peer.put(master.add(w), np.array([0.0, 0.0]))
     w.set_value([0.0, 0.0])
-    compare(master, f, number, [np.ones(2)])
-    both(master, f, [np.ones(2)])  # after a call, because scan then stores a compiled function
+    master.compare(f, number, [np.ones(2)])
+    master.both(f, [np.ones(2)])  # after a call, because scan then stores a compiled function
 
 
 def test_sparse_shared_variables_and_inputs(master):
@@ -416,7 +397,7 @@ def test_sparse_shared_variables_and_inputs(master):
     assert ENGINE.convert(ENGINE.inputs(f)[1], value, "s") is value
     with refuses(TypeError, "s", "Sparse"):
         ENGINE.convert(ENGINE.inputs(f)[1], value.astype("complex128"), "s")
-    number = both(master, f, [np.ones((2, 2)), value])
+    number = master.both(f, [np.ones((2, 2)), value])
     master.peer.put(master.add(w), value * 2)
     np.testing.assert_array_equal(master.peer.call(number, [np.ones((2, 2)), value])[0], [[4, 4], [6, 6]])
 
@@ -427,10 +408,10 @@ def test_generic_and_scalar_shared_variables(master):
     seen = theano.compile.ops.FromFunctionOp(
         lambda x, thing: x + thing["a"], [T.dvector, theano.gof.generic], [T.dvector], None
     )
-    both(master, compile([x], seen(x, thing)), [np.ones(2)])
+    master.both(compile([x], seen(x, thing)), [np.ones(2)])
     number = theano.scalar.sharedvar.shared(2.5, "number")
     assert ENGINE.shared_type(number) is None
-    both(master, compile([x], x * T.tensor_from_scalar(number)), [np.ones(2)])
+    master.both(compile([x], x * T.tensor_from_scalar(number)), [np.ones(2)])
 
 
 @pytest.mark.parametrize("value", [None, 1, (), True], ids=repr)
@@ -442,7 +423,7 @@ def test_interned_values_are_not_mistaken(master, value):
         lambda x, a: x + len(repr(a)), [T.dvector, theano.gof.generic], [T.dvector], None
     )
     f = compile([x], join(x, a))
-    number = both(master, f, [np.ones(1)])
+    number = master.both(f, [np.ones(1)])
     master.peer.put(master.add(a), "something else")
     g = master.send(compile([x], join(x, a) * 2))
     assert master.peer.call(number, [np.zeros(1)])[0][0] == len(repr("something else"))
@@ -459,8 +440,8 @@ def test_batch_normalisation_as_in_lasagne(master):
     value = np.array([[1.0, 2.0], [3.0, 4.0]])
     numbers = [master.send(test), master.send(train)]
     for _ in range(3):
-        compare(master, train, numbers[1], [value])
-        compare(master, test, numbers[0], [value])
+        master.compare(train, numbers[1], [value])
+        master.compare(test, numbers[0], [value])
     assert np.all(running.get_value() > 0)
 
 
@@ -469,112 +450,9 @@ def test_defaults_and_trust_input(master):
     f = compile([x, theano.In(y, value=[1.0, 2.0])], x + y)
     ENGINE.set_trust_input(f, True)
     assert f.trust_input and ENGINE.trust_input(f)
-    number = both(master, f, [np.ones(2), np.ones(2)])
+    number = master.both(f, [np.ones(2), np.ones(2)])
     assert master.peer.evaluate("trusts_input", number)
     np.testing.assert_array_equal(master.peer.evaluate("call_plainly", number, np.zeros(2)), [1, 2])
-
-
-def test_outer_products_travel(master):
-    """Outer products can be sent, although SciPy's routine in the node's tag cannot be pickled."""
-    x, y, w = T.vector("x"), T.vector("y"), theano.shared(np.zeros((2, 3)), "w")
-    f = compile([x, y], w.sum(), [(w, w + T.outer(x, y))], mode=theano.compile.get_mode("FAST_RUN"))
-    assert any(type(node.op).__name__ == "ScipyGer" for node in f.maker.fgraph.apply_nodes)
-    both(master, f, [np.ones(2), np.arange(3.0)], times=3)
-
-
-def test_profile_travels(master):
-    x = T.vector("x")
-    f = compile([x], T.tanh(x), profile=True)
-    f.profile.atexit_print = False
-    theano.compile.profiling._atexit_print_list.remove(f.profile)
-    ENGINE.call(f, [np.ones(2)])
-    both(master, f, [np.ones(2)])
-
-
-def test_debug_mode_travels(master):
-    x, w = T.vector("x"), theano.shared(np.ones(2), "w")
-    mode = theano.compile.DebugMode(check_c_code=False, stability_patience=1)
-    both(master, compile([x], x * w, [(w, w + x)], mode=mode), [np.ones(2)], times=2)
-
-
-@pytest.mark.parametrize("checks", [True, False])
-def test_debug_mode_checks_there_what_it_was_told_to(master, checks):
-    x, w = T.vector("x"), theano.shared(np.ones(2), "w")
-    mode = theano.compile.DebugMode(check_c_code=False, check_isfinite=checks, optimizer=None)
-    number = master.send(compile([x], T.log(x) * w, mode=mode))
-    if checks:
-        with reports(RuntimeError, "InvalidValueError"):
-            master.peer.call(number, [np.zeros(2)])
-    else:
-        np.testing.assert_array_equal(master.peer.call(number, [np.zeros(2)]), [[-np.inf] * 2])
-
-
-def test_nan_guard_mode_travels_and_still_guards(master):
-    x = T.vector("x")
-    number = both(master, compile([x], T.log(x), mode=NanGuardMode(True, True, True)), [np.ones(2)], times=1)
-    with reports(RuntimeError, "NaN detected"):
-        master.peer.call(number, [-np.ones(2)])
-
-
-def test_operations_from_main_travel_by_value(master):
-    """Operations defined in ``__main__``, as in a script or a notebook cell, are sent by value."""
-    source = """
-import theano, theano.tensor as T
-factor = 3
-class Triple(theano.Op):
-    __props__ = ()
-    def make_node(self, x):
-        return theano.Apply(self, [x], [x.type()])
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = inputs[0] * factor
-"""
-    cell = {"__name__": "__main__"}
-    exec(source, cell)
-    x = T.vector("x")
-    number = both(master, compile([x], cell["Triple"]()(x) + 1), [np.ones(2)])
-    np.testing.assert_array_equal(master.peer.call(number, [np.ones(2)])[0], [4, 4])
-
-
-def test_functions_made_operations_in_main(master):
-    source = """
-from theano.compile.ops import as_op
-import theano.tensor as T
-factor = 4
-@as_op([T.dvector], [T.dvector], infer_shape=lambda node, shapes: shapes)
-def quadruple(x):
-    return x * factor
-"""
-    cell = {"__name__": "__main__"}
-    exec(source, cell)
-    x = T.vector("x")
-    f = compile([x], [cell["quadruple"](x) + 1, cell["quadruple"](x).shape[0]])
-    number = both(master, f, [np.ones(2)])
-    np.testing.assert_array_equal(master.peer.call(number, [np.ones(2)])[0], [5, 5])
-
-
-@pytest.mark.thorough
-def test_three_thousand_operations(master):
-    x, w = T.matrix("x"), theano.shared(np.array([[0.1, 0.2], [0.3, -0.4]]), "w")
-    y, limit = x, sys.getrecursionlimit()
-    sys.setrecursionlimit(50000)  # Theano's own compilation needs this limit
-    try:
-        for _ in range(3000):
-            y = T.tanh(T.dot(y, w))
-        linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False)
-        f = compile([x], y, mode=theano.Mode(linker, None))
-    finally:
-        sys.setrecursionlimit(limit)
-    master.add(w)
-    data = ENGINE.dumps([f], master.numbers, master.variables, {})
-    (number,) = master.peer.load(data)
-    compare(master, f, number, [np.ones((2, 2))])
-    assert sys.getrecursionlimit() == limit
-
-
-def test_many_updated_variables(master):
-    ws = [theano.shared(np.full(2, float(i)), f"w{i}") for i in range(200)]
-    x = T.vector("x")
-    both(master, compile([x], None, [(w, w * 2 + x) for w in ws], mode=SLOW_BUT_PLAIN), [np.ones(2)], times=1)
 
 
 def test_what_cannot_travel_is_named(master):
@@ -586,10 +464,3 @@ def test_what_cannot_travel_is_named(master):
     bad = compile([x, theano.In(y, value=threading.Lock())], x, on_unused_input="ignore", name="bad")
     with reports(TypeError, "function 'bad'", "input y"):
         ENGINE.dumps([bad], {}, {}, {})
-
-
-def test_arrays_are_not_sent_with_the_function(master):
-    w, x = theano.shared(np.zeros(10**6), "w"), T.vector("x")
-    f = compile([x], x + w, [(w, w * 2)])
-    master.add(w)
-    assert len(ENGINE.dumps([f], master.numbers, master.variables, {})) < 10**5

@@ -13,16 +13,11 @@ import pytensor  # noqa: E402
 import pytensor.sparse as sparse  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
 import scipy.sparse  # noqa: E402
-from pymc_models import BINARY, FEW_ELEMENTS, KINDS, REAL, N, X, evaluate, log_density, of_rows  # noqa: E402
+from pymc_models import BINARY, FEW_ELEMENTS, KINDS, REAL, N, X, evaluate, log_density, marks, of_rows  # noqa: E402
 
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 
-pytestmark = [
-    pytest.mark.pytensor,
-    pytest.mark.usefixtures("nothing_compiled"),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
-]
+pytestmark = marks()
 
 
 def in_model(*args, **kwargs):

@@ -18,17 +18,12 @@ pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[p
 
 import pytensor.tensor as pt  # noqa: E402
 from pymc.variational.callbacks import Tracker  # noqa: E402
-from pymc_models import BINARY, KINDS, REAL, N, X, log_density  # noqa: E402
+from pymc_models import BINARY, KINDS, REAL, N, X, log_density, marks  # noqa: E402
 
 from synkhronos.errors import LoaderError  # noqa: E402
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 
-pytestmark = [
-    pytest.mark.pytensor,
-    pytest.mark.usefixtures("nothing_compiled"),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
-]
+pytestmark = marks()
 
 FITTING = dict(random_seed=1, progressbar=False)
 SIZES = (20, 20, 13)

@@ -13,16 +13,11 @@ import synkhronos as synk
 
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
 
-from pymc_models import KINDS, REAL, assert_same  # noqa: E402
+from pymc_models import KINDS, REAL, assert_same, marks  # noqa: E402
 
 from synkhronos.extensions.pymc import choosing, data_parallel  # noqa: E402
 
-pytestmark = [
-    pytest.mark.pytensor,
-    pytest.mark.usefixtures("nothing_compiled"),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),
-]
+pytestmark = marks()
 
 
 @pytest.fixture

@@ -11,17 +11,12 @@ import pytest
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
 
 import pytensor.tensor as pt  # noqa: E402
-from pymc_models import REAL, N, X, assert_same  # noqa: E402
+from pymc_models import REAL, N, X, assert_same, marks  # noqa: E402
 from refusals import refuses  # noqa: E402
 
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 
-pytestmark = [
-    pytest.mark.pytensor,
-    pytest.mark.usefixtures("nothing_compiled"),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),
-]
+pytestmark = marks()
 
 
 def latent():

@@ -12,16 +12,11 @@ import synkhronos as synk
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
 xarray = pytest.importorskip("xarray")
 
-from pymc_models import KINDS, REAL, N, python_mode  # noqa: E402
+from pymc_models import KINDS, REAL, N, marks, python_mode  # noqa: E402
 
 from synkhronos.extensions.pymc import compute_log_likelihood, data_parallel  # noqa: E402
 
-pytestmark = [
-    pytest.mark.pytensor,
-    pytest.mark.usefixtures("nothing_compiled"),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),
-]
+pytestmark = marks()
 
 CHAINS, DRAWS = 2, 3
 

@@ -6,16 +6,11 @@ import pytest
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
 multiprecision = pytest.importorskip("multiprecision", reason="mpmath is not installed: make install-test")
 
-from pymc_models import KINDS, evaluate, points_of  # noqa: E402
+from pymc_models import KINDS, evaluate, marks, points_of  # noqa: E402
 
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 
-pytestmark = [
-    pytest.mark.pytensor,
-    pytest.mark.usefixtures("nothing_compiled"),
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
-]
+pytestmark = marks(timeout=600)
 
 #: Relative error of a float64 whose last digits are wrong; sums in another order may differ by this much.
 ROUNDING = 2e-15

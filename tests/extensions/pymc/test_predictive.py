@@ -13,16 +13,11 @@ pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[p
 xarray = pytest.importorskip("xarray")
 
 import pytensor.tensor as pt  # noqa: E402
-from pymc_models import KINDS, N, X, python_mode  # noqa: E402
+from pymc_models import KINDS, N, X, marks, python_mode  # noqa: E402
 
 from synkhronos.extensions.pymc import data_parallel, sample_posterior_predictive  # noqa: E402
 
-pytestmark = [
-    pytest.mark.pytensor,
-    pytest.mark.usefixtures("nothing_compiled"),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),
-]
+pytestmark = marks()
 
 
 def posterior_of(**draws):

@@ -1,6 +1,6 @@
 """PyMC's samplers and optimizers with likelihoods over all ranks.
 
-Modules: `jax_mode`, `optimizing`.
+Modules: `optimizing`.
 """
 
 import os
@@ -15,16 +15,11 @@ from synkhronos.errors import WorkerDied
 
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
 
-from pymc_models import KINDS, REAL, WEIGHTS, InCall, X  # noqa: E402
+from pymc_models import KINDS, REAL, WEIGHTS, InCall, X, marks  # noqa: E402
 
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 
-pytestmark = [
-    pytest.mark.pytensor,
-    pytest.mark.usefixtures("nothing_compiled"),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
-]
+pytestmark = marks()
 
 SAMPLING = dict(
     draws=10, tune=10, chains=2, cores=1, random_seed=3, progressbar=False, compute_convergence_checks=False

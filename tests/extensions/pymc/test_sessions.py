@@ -23,17 +23,12 @@ pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[p
 import cloudpickle  # noqa: E402
 import pytensor  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
-from pymc_models import BINARY, KINDS, WEIGHTS, X, log_density  # noqa: E402
+from pymc_models import BINARY, KINDS, WEIGHTS, X, log_density, marks  # noqa: E402
 from pytensor.graph.replace import vectorize_graph  # noqa: E402
 
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 
-pytestmark = [
-    pytest.mark.pytensor,
-    pytest.mark.usefixtures("nothing_compiled"),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
-]
+pytestmark = marks()
 
 
 def test_value_and_gradient_are_one_call(make_world, monkeypatch):

@@ -21,17 +21,12 @@ from arviz_base import dict_to_dataset  # noqa: E402
 from pymc.model.fgraph import clone_model  # noqa: E402
 from pymc.model.transform import freeze_dims_and_data, freeze_model  # noqa: E402
 from pymc.sampling.deterministic import compute_deterministics  # noqa: E402
-from pymc_models import BINARY, KINDS, REAL, N, X, assert_same, log_density, points_of  # noqa: E402
+from pymc_models import BINARY, KINDS, REAL, N, X, assert_same, log_density, marks, points_of  # noqa: E402
 from xarray import DataTree  # noqa: E402
 
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 
-pytestmark = [
-    pytest.mark.pytensor,
-    pytest.mark.usefixtures("nothing_compiled"),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
-]
+pytestmark = marks()
 
 SAMPLING = dict(draws=5, tune=5, chains=1, cores=1, random_seed=3, progressbar=False, compute_convergence_checks=False)
 

@@ -15,17 +15,12 @@ pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[p
 xarray = pytest.importorskip("xarray")
 
 import pytensor.tensor as pt  # noqa: E402
-from pymc_models import python_mode  # noqa: E402
+from pymc_models import marks, python_mode  # noqa: E402
 from pytensor.compile.mode import get_mode  # noqa: E402
 
 from synkhronos.extensions.pymc import compute_log_likelihood, pointwise, written_draws  # noqa: E402
 
-pytestmark = [
-    pytest.mark.pytensor,
-    pytest.mark.usefixtures("nothing_compiled"),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),
-]
+pytestmark = marks()
 
 #: (PyMC adds the constant log(2 pi) / 2 as a float32, so the expected values have 7 digits.)
 SLOPES = np.array([[[0.3, -1.0], [2.0, 0.0]], [[0.1, 5.0], [-0.7, 0.4]], [[0.0, 0.0], [1e3, -1e3]]])

@@ -1,6 +1,6 @@
 """Communication rules, each compared with the same steps and exchanges in a NumPy loop over ranks.
 
-Modules: `centred`, `diloco`, `local`, `means`, `recurrence`, `row_count`, `synkhronos.extensions.arguments`.
+Modules: `centred`, `diloco`, `local`, `means`, `recurrence`, `synkhronos.extensions.arguments`.
 """
 
 import numpy as np

@@ -1,7 +1,6 @@
 """Update rules compared with Lasagne's, or with papers where Lasagne has none, and on ranks with serial results.
 
-Modules: `acceleration`, `adaptive`, `descent`, `moments`, `synkhronos.extensions.scalars`,
-`synkhronos.extensions.shared_variables`.
+Modules: `synkhronos.extensions.scalars`, `synkhronos.extensions.shared_variables`.
 """
 
 from collections import OrderedDict
