@@ -160,10 +160,10 @@ class JaxMesh:
             (self.size, *shape), self._by_rank, lambda index: np.array(of_ranks[index[0].start or 0])[None]
         )
 
-    def common(self, function: Any) -> Any:
-        """Return ``function``, which computes one rank's results, compiled for all ranks; it donates argument 1."""
+    def common(self, function: Any, donates: bool = True) -> Any:
+        """Return ``function``, which computes one rank's results, compiled for all ranks; it may donate argument 1."""
         specs = dict(in_specs=RANKS, out_specs=RANKS, check_vma=False)
-        return jax.jit(jax.shard_map(function, mesh=self.mesh, **specs), donate_argnums=1)
+        return jax.jit(jax.shard_map(function, mesh=self.mesh, **specs), donate_argnums=1 if donates else ())
 
 
 def is_on_device(value: Any) -> bool:

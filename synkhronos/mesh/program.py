@@ -44,10 +44,11 @@ class Part(NamedTuple):
 
 
 class CompiledForm(NamedTuple):
-    """A compiled form, and the rows of the calls that it is used in."""
+    """A compiled form, the rows of the calls that it is used in, and the arguments' shapes in successful calls."""
 
     compiled: Callable[..., Any]
     rows: Rows
+    shapes: Set[Any]
 
 
 class CommonCall(NamedTuple):
@@ -83,7 +84,9 @@ class MeshProgram:
 
         def make() -> CompiledForm:
             trace = OneRank(Rows())
-            return CompiledForm(jax.jit(lambda values: self._evaluate([values], [part.static], trace)[0]), trace.rows)
+            return CompiledForm(
+                jax.jit(lambda values: self._evaluate([values], [part.static], trace)[0]), trace.rows, set()
+            )
 
         return self._run(key, make, [call], lambda form: list(form.compiled(_local(part.values))))
 
@@ -130,17 +133,23 @@ class MeshProgram:
         return [[None if whole is None else RankArray(whole, rank) for whole in wholes] for rank in range(len(parts))]
 
     def repeated(
-        self, parts: Sequence[Part], steps: Mapping[int, Any], n_steps: int, carried: Mapping[int, int], chosen: Any
+        self,
+        parts: Sequence[Part],
+        steps: Mapping[int, Any],
+        n_steps: int,
+        n_most: int,
+        carried: Mapping[int, int],
+        chosen: Any,
     ) -> List[List[List[Any]]]:
-        """Compute several calls in one loop on the devices; return the chosen outputs by step and rank.
+        """Compute ``n_steps`` calls in one loop on the devices; return the chosen outputs by step and rank.
 
-        ``steps`` are, for inputs that differ from step to step, every rank's array of all steps: random keys, or rows
-        of constant arrays. ``carried`` are the positions of inputs that each step replaces, with those of the results.
-        Raise `Uneven`, before anything is computed, if the ranks or the steps cannot share one program.
+        The compiled loop has memory for ``n_most`` steps. For inputs that differ from step to step, ``steps`` contains
+        every rank's array of all steps: random keys, or rows of constant arrays. ``carried`` are the positions of
+        inputs that each step replaces, with those of the results. Raise `Uneven`, before anything is computed, if the ranks or the steps cannot share one program.
         """
         if not self.is_even(parts):
             raise Uneven
-        n_most = 1 << (n_steps - 1).bit_length()  # so that few numbers of steps are compiled
+        n_most = 1 << (n_most - 1).bit_length()  # so that few numbers of steps are compiled
 
         def padded(array: Any) -> Any:
             return np.concatenate([array, np.zeros((n_most - n_steps, *array.shape[1:]), array.dtype)])
@@ -215,6 +224,18 @@ class MeshProgram:
     ) -> List[Any]:
         """Run ``function`` for all ranks, and store the variables whose memory it uses, by position of the result."""
         wholes: List[List[Any]] = []
+        kept, given, *others = arguments
+        shapes = tuple([getattr(one, "shape", None) for one in (*kept, *given)]) if places else None
+
+        def compute(form: CompiledForm) -> None:
+            if places and shapes not in form.shapes:
+                # The first computation shows whether memory suffices, and uses copies, so that the old values remain.
+                copies = [None if one is None else jnp.copy(one) for one in given]
+                wholes.append(jax.block_until_ready(form.compiled(kept, copies, *others)))
+                form.shapes.add(shapes)
+            else:
+                # The call and the storage of its results are one call of C code, which no signal's handler interrupts.
+                wholes.extend(map(form.compiled, *[(one,) for one in arguments]))
 
         def stored() -> List[Any]:
             for i, k in places.items():
@@ -225,18 +246,38 @@ class MeshProgram:
         try:
             self._run(
                 key,
-                lambda: CompiledForm(self.mesh.common(function), joint.rows),
+                lambda: CompiledForm(self.mesh.common(function), joint.rows, set()),
                 [part.call for part in parts],
-                # The call and the storage of its results are one call of C code, which no signal's handler interrupts.
-                lambda form: wholes.extend(map(form.compiled, *[(one,) for one in arguments])),
+                compute,
             )
             return stored()
-        except BaseException as error:
+        except BaseException:
             if wholes:  # a signal's handler raised afterwards
                 stored()
-            else:
-                _replace_lost([part.cells[i] for i in places for part in parts], error)
             raise
+
+    @staticmethod
+    def wait(results: Sequence[Sequence[Any]]) -> None:
+        """Wait for results by rank; raise an error that occurred while devices computed them."""
+        jax.block_until_ready([one.whole if isinstance(one, RankArray) else one for some in results for one in some])
+
+    def replace_lost(self, cells: Sequence[Mapping[int, List[Any]]], error: BaseException) -> bool:
+        """Replace values whose memory a failed computation has reused, and add a note; return whether there are any.
+
+        ``cells`` are the ranks' storages of shared variables, by the positions of the inputs.
+        """
+        lost = [i for i, cell in cells[0].items() if type(cell[0]) is RankArray and _is_lost(cell[0].whole)]
+        for i in lost:
+            for of_rank in cells:
+                value = of_rank[i][0]
+                of_rank[i][0] = np.full(value.shape, np.nan if value.dtype.kind in "fc" else 0, value.dtype)
+        if lost:
+            names = ", ".join([str(self.graph.graph.inputs[i].name or "a variable without a name") for i in lost])
+            note = f"the values of {names} are lost on all ranks, and now NaN (integers: 0)"
+            add_note(error, f"in function {self.graph.name}: {note}: set them, or load a checkpoint")
+        elif isinstance(error, jax.errors.JaxRuntimeError):
+            add_note(error, f"in function {self.graph.name}: the failed computation has changed no values")
+        return bool(lost)
 
     def _in_lockstep(self, parts: Sequence[Part], root: int) -> List[List[Any]]:
         calls, mesh = [part.call for part in parts], self.mesh
@@ -248,7 +289,7 @@ class MeshProgram:
 
         def make() -> CompiledForm:
             trace = Lockstep(Rows())
-            return CompiledForm(jax.jit(lambda values: self._evaluate(values, static, trace)), trace.rows)
+            return CompiledForm(jax.jit(lambda values: self._evaluate(values, static, trace)), trace.rows, set())
 
         def run(form: CompiledForm) -> List[List[Any]]:
             found = form.compiled(jax.device_put([_local(part.values) for part in parts], mesh.devices[root]))
@@ -339,10 +380,8 @@ def _common_shape(of_ranks: Sequence[Any]) -> Any:
     return shape if all([getattr(one, "shape", None) == shape for one in of_ranks]) else (0,)
 
 
-def _replace_lost(cells: Sequence[List[Any]], error: BaseException) -> None:
-    """Replace values whose memory a failed call has already reused, which JAX does only if a device fails."""
-    lost = [cell for cell in cells if type(cell[0]) is RankArray and cell[0].whole.is_deleted()]
-    for cell in lost:
-        cell[0] = np.full(cell[0].shape, np.nan if cell[0].dtype.kind in "fc" else 0, cell[0].dtype)
-    if lost:
-        add_note(error, "the values of the variables that this function updates are lost: load them from a checkpoint")
+def _is_lost(whole: Any) -> bool:
+    try:
+        return whole.is_deleted() or whole.block_until_ready() is None
+    except jax.errors.JaxRuntimeError:
+        return True

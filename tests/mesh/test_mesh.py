@@ -1,7 +1,7 @@
 """Sessions on JAX's devices, in a pytest of their own: a process in which JAX runs can fork no ranks afterwards.
 
 Modules: `synkhronos.mesh.devices`, `synkhronos.mesh.launcher`, `synkhronos.mesh.mesh`, `synkhronos.mesh.program`,
-`synkhronos.mesh.traces`, `synkhronos.mesh.engine`, `synkhronos.engines.pytensor.jax_graph`,
+`synkhronos.mesh.traces`, `synkhronos.mesh.engine`, `synkhronos.mesh.collectives`, `synkhronos.engines.pytensor.jax_graph`,
 `synkhronos.calls.together`, `synkhronos.calls.steps_together`.
 """
 
@@ -74,7 +74,7 @@ def run(n, *arguments):
     assert done.returncode == 0, done.stdout[-10000:]
 
 
-@pytest.mark.parametrize("file", ["functions", "sessions", "donation", "steps"])
+@pytest.mark.parametrize("file", ["functions", "sessions", "donation", "steps", "collectives", "errors"])
 def test_on_three_devices(file):
     run(3, str(HERE / f"mesh_{file}.py"))
 
