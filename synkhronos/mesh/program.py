@@ -145,7 +145,8 @@ class MeshProgram:
 
         The compiled loop has memory for ``n_most`` steps. For inputs that differ from step to step, ``steps`` contains
         every rank's array of all steps: random keys, or rows of constant arrays. ``carried`` are the positions of
-        inputs that each step replaces, with those of the results. Raise `Uneven`, before anything is computed, if the ranks or the steps cannot share one program.
+        inputs that each step replaces, with those of the results. Raise `Uneven`, before anything is computed, if the
+        ranks or the steps cannot share one program.
         """
         if not self.is_even(parts):
             raise Uneven
