@@ -74,7 +74,7 @@ def ours(channels, units, data, exact=True):
 
 
 def by_hand(channels, weights, n):
-    """Return a step of the same network, written for JAX, many steps on data on all devices, and a step of local SGD."""
+    """Return, written for JAX: a step of the network, many steps on data on all devices, and a step of local SGD."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec

@@ -60,21 +60,20 @@ class MeshCollectives:
         size, op = self.mesh.size, reduction.op
         rows = self._rows(reduction) if op.name == "avg" else None
         receivers = None if rows is not None else reduction.results[0].destinations
-        shares = [reduction.is_for_all and size > 2 and _nbytes(one) > OWN_BELOW_BYTES for one in wholes]
+        shares = [reduction.is_for_all and size > 2 and one.nbytes > size * OWN_BELOW_BYTES for one in wholes]
         ways = tuple([(is_shared, reduction.wire) for is_shared in shares])
         key = "all_reduce", op.name, receivers, ways
 
-        def one_rank(rows: Any, values: Sequence[Any]) -> List[Any]:
-            row = None if rows is None else rows[0]
-            found = [_all_reduce(one[0], op, row, size, *each) for one, each in zip(values, ways)]
+        def one_rank(row: Any, values: Sequence[Any]) -> List[Any]:
+            found = [_all_reduce(one, op, row, size, *each) for one, each in zip(values, ways)]
             if receivers is not None:
                 receives = jnp.isin(jax.lax.axis_index(AXIS), np.array(receivers))
-                found = [jnp.where(receives, new, value[0]) for new, value in zip(found, values)]
-            return [jnp.expand_dims(one, 0) for one in found]
+                found = [jnp.where(receives, new, value) for new, value in zip(found, values)]
+            return found
 
         moved = [0.0, 0.0]
         for whole, is_shared in zip(wholes, shares):
-            nbytes = _nbytes(whole) * (2 / whole.dtype.itemsize if reduction.wire else 1)
+            nbytes = whole.nbytes / size * (2 / whole.dtype.itemsize if reduction.wire else 1)
             moved[0] += nbytes * (size - 1) / (size if is_shared else 1)
             moved[1] += nbytes * (size - 1) / size * is_shared
         return self._run(key, one_rank, rows, wholes), [(moved[0], moved[1])] * size
@@ -90,7 +89,7 @@ class MeshCollectives:
                 found.append(_of_bits(jax.lax.psum(jnp.where(is_root, bits, jnp.zeros_like(bits)), AXIS), value.dtype))
             return found
 
-        nbytes = float(sum(map(_nbytes, wholes)))
+        nbytes = sum([whole.nbytes for whole in wholes]) / self.mesh.size
         return self._run("broadcast", one_rank, None, wholes), [
             (nbytes * (rank != root), 0.0) for rank in range(self.mesh.size)
         ]
@@ -99,9 +98,9 @@ class MeshCollectives:
         """Return the concatenation of all ranks' values along axis 0 on every rank."""
 
         def one_rank(_: Any, values: Sequence[Any]) -> List[Any]:
-            return [jnp.expand_dims(jax.lax.all_gather(value[0], AXIS, tiled=True), 0) for value in values]
+            return [jax.lax.all_gather(value, AXIS, tiled=True) for value in values]
 
-        nbytes = float(sum(map(_nbytes, wholes))) * (self.mesh.size - 1)
+        nbytes = sum([whole.nbytes for whole in wholes]) / self.mesh.size * (self.mesh.size - 1)
         return self._run("all_gather", one_rank, None, wholes), [(nbytes, 0.0)] * self.mesh.size
 
     def _run(self, key: Any, one_rank: Any, kept: Any, wholes: Sequence[Any]) -> List[Any]:
@@ -193,8 +192,3 @@ def _bits(value: Any) -> Any:
 
 def _of_bits(bits: Any, dtype: Any) -> Any:
     return jax.lax.bitcast_convert_type(bits, dtype) if dtype.kind == "f" else bits.astype(dtype)
-
-
-def _nbytes(whole: Any) -> int:
-    """Return the size of one rank's array."""
-    return int(whole.nbytes) // int(whole.shape[0])

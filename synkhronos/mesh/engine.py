@@ -193,7 +193,9 @@ class MeshEngine:
         if wholes is None:
             return None
         found, moved = getattr(self._collectives, name)(wholes, argument)
-        return [[RankArray(whole, rank) for rank in range(self.mesh.size)] for whole in found], moved
+        size = self.mesh.size
+        sizes = [size if column[0].ndim else 0 for column in columns]
+        return [[RankArray(whole, rank, n) for rank in range(size)] for whole, n in zip(found, sizes)], moved
 
     def _repeated(
         self,
@@ -339,7 +341,7 @@ class MeshEngine:
         whole = self._constants.get(handle)
         if whole is None:
             whole = self._constants[handle] = self.mesh.spread(array.shape, [array] * self.mesh.size)
-        return ConstantArray(whole, rank)
+        return ConstantArray(whole, rank, self.mesh.size)
 
     def take(self, array: Any, rows: Any) -> Any:
         if not is_on_device(array):

@@ -52,7 +52,7 @@ class CompiledForm(NamedTuple):
 
 
 class CommonCall(NamedTuple):
-    """Properties of a common call: numbers of `TakenRows`, and a key, which begins with the static numbers.
+    """Properties of a common call: numbers of `TakenRows` and of their axes, and a key beginning with static numbers.
 
     ``rows`` are used if a form is compiled.
     """
@@ -69,6 +69,11 @@ class MeshProgram:
         self.graph, self.mesh = graph, mesh
         self._forms: Dict[Any, CompiledForm] = {}
         self.reduced: Dict[int, int] = {}  # by collective: its bytes in the last common call
+        # `RankArray.size` of inputs and results
+        self._in_sizes, self._out_sizes = (
+            [mesh.size if getattr(one.type, "ndim", 1) else 0 for one in some]
+            for some in (graph.graph.inputs, graph.graph.outputs)
+        )
         self._uneven: Set[Any] = set()  # keys of calls whose rows are found to be uneven while JAX traces
 
     def free(self) -> None:
@@ -122,15 +127,18 @@ class MeshProgram:
 
         def one(kept: Sequence[Any], given: Sequence[Any], start: Any) -> List[Any]:
             values = [a if b is None else b for a, b in zip(kept, given)]
-            values = [a if n is None else taken(a[0][0], a[1][0], n) for a, n in zip(values, joint.lengths)]
+            values = [a if n is None else _taken(*a, *n) for a, n in zip(values, joint.lengths)]
             return [
-                result if result is None else jnp.expand_dims(result, 0)
-                for result in self._traced(joint, values, start)
+                result if result is None else jnp.atleast_1d(result) for result in self._traced(joint, values, start)
             ]
 
         key = "together", *joint.key, tuple(donated)
         wholes = self._run_on_mesh(key, one, parts, joint, arguments, donated)
-        return [[None if whole is None else RankArray(whole, rank) for whole in wholes] for rank in range(len(parts))]
+        sized = list(zip(wholes, self._out_sizes))
+        return [
+            [None if whole is None else RankArray(whole, rank, size) for whole, size in sized]
+            for rank in range(len(parts))
+        ]
 
     def repeated(
         self,
@@ -166,20 +174,20 @@ class MeshProgram:
                 values = [state.get(j, one) for j, one in enumerate(kept)]
                 for j, of_steps in there.items():
                     length = joint.lengths[j]
-                    values[j] = of_steps[0][i] if length is None else taken(kept[j][0][0], of_steps[0][i], length)
+                    values[j] = of_steps[i] if length is None else taken(kept[j][0], of_steps[i], length[0])
                 made = self._traced(joint, values, start)
                 after = {j: made[k] for j, k in carried.items()}
                 if buffers is None:
                     return after, [jnp.zeros((n_most, *made[k].shape), made[k].dtype) for k in outputs]
                 return after, [buffer.at[i].set(made[k]) for buffer, k in zip(buffers, outputs)]
 
-            state = {j: one[0] for j, one in enumerate(given) if one is not None}
+            state = {j: one if self._in_sizes[j] else one[0] for j, one in enumerate(given) if one is not None}
             shapes, buffers = jax.eval_shape(lambda: step(0, (state, None)))
             if any([(one.shape, one.dtype) != (shapes[j].shape, shapes[j].dtype) for j, one in state.items()]):
                 raise Uneven
             buffers = [jnp.zeros(one.shape, one.dtype) for one in buffers]
             state, buffers = jax.lax.fori_loop(0, n[0], step, (state, buffers))
-            return jax.tree.map(lambda one: jnp.expand_dims(one, 0), [*[state[j] for j in carried], *buffers])
+            return [jnp.atleast_1d(one) for one in (*[state[j] for j in carried], *buffers)]
 
         key = "repeated", *joint.key, tuple(carried), tuple(outputs), n_most
         places = {i: k for k, i in enumerate(carried)}
@@ -187,7 +195,10 @@ class MeshProgram:
         whole_of = dict(zip(outputs, wholes[len(carried) :]))
         found = [whole_of.get(k) for k in chosen]
         return [
-            [[None if one is None else StepArray(one, rank, i) for one in found] for rank in range(len(parts))]
+            [
+                [None if one is None else StepArray(one, rank, len(parts), i) for one in found]
+                for rank in range(len(parts))
+            ]
             for i in range(n_steps)
         ]
 
@@ -203,11 +214,11 @@ class MeshProgram:
         given = list(kept)
         for i, column in enumerate(zip(*[part.values for part in parts])):
             one = column[0]
-            lengths.append(one.n_rows if type(one) is TakenRows else None)
+            lengths.append((one.n_rows, one.rows.ndim) if type(one) is TakenRows else None)
             (given if i in donated else kept)[i] = whole = _whole(mesh, column)
             if i in first.cells and whole is not None and not (type(one) is RankArray and one.whole is whole):
                 for rank, part in enumerate(parts):
-                    part.moved[i], part.values[i] = part.values[i], RankArray(whole, rank)
+                    part.moved[i], part.values[i] = part.values[i], RankArray(whole, rank, self._in_sizes[i])
         shapes = self.graph.reads_rows and tuple([getattr(value, "shape", None) for value in first.values])
         return CommonCall(lengths, (first.static, rows, shapes, tuple(lengths)), Rows()), (kept, given, start)
 
@@ -241,7 +252,7 @@ class MeshProgram:
         def stored() -> List[Any]:
             for i, k in places.items():
                 for rank, part in enumerate(parts):
-                    part.cells[i][0] = RankArray(wholes[0][k], rank)
+                    part.cells[i][0] = RankArray(wholes[0][k], rank, self._in_sizes[i])
             return wholes[0]
 
         try:
@@ -360,8 +371,12 @@ def _put(mesh: JaxMesh, part: Part, rank: int) -> None:
 
 
 def _local(values: Sequence[Any]) -> List[Any]:
-    """Return the values as arrays of JAX; rows of arrays of all ranks have a first axis of length 1."""
-    return [value.row if isinstance(value, RankArray) else value for value in values]
+    """Return the values as arrays of JAX; scalars of all ranks have an axis of length 1."""
+    return [value.block if isinstance(value, RankArray) else value for value in values]
+
+
+def _taken(source: Any, rows: Any, n_rows: int, ndim: int) -> Any:
+    return taken(source, rows if ndim else rows[0], n_rows)
 
 
 def _whole(mesh: JaxMesh, of_ranks: Sequence[Any]) -> Any:

@@ -47,7 +47,7 @@ def training(w, **options):
 
 
 def addresses(variable):
-    return [cell.row.unsafe_buffer_pointer() for cell in cells(variable)]
+    return [cell.block.unsafe_buffer_pointer() for cell in cells(variable)]
 
 
 def test_new_values_use_the_memory_of_the_old_ones():
