@@ -108,6 +108,13 @@ def test_tests_of_all_worlds(n, tests):
     run(n, "-k", f"mesh and {SUITABLE}", "-m", "not thorough and not long", *COLLECTIVES, *tests)
 
 
+@pytest.mark.parametrize("n", [3, pytest.param(2, marks=pytest.mark.thorough), pytest.param(8, marks=pytest.mark.long)])
+def test_collectives_of_values_on_devices(n, monkeypatch):
+    """All collectives, of values that are on the devices when they begin."""
+    monkeypatch.setenv("SYNK_TEST_MESH_VALUES", "devices")
+    run(n, "-k", f"mesh and {SUITABLE}", "-m", "not thorough and not long", "tests/collectives")
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("n", [3, 8])
 def test_tests_that_open_sessions(n):
