@@ -134,6 +134,9 @@ def _all_reduce(value: Any, op: ReduceOp, row: Any, size: int, is_shared: bool, 
         n_each = -(-value.size // size)
         message = jnp.pad(message.reshape(-1), (0, n_each * size - value.size)).reshape(size, n_each)
         parts = jax.lax.all_to_all(message, AXIS, 0, 0)
+    elif size == 2:  # without a copy of the own value
+        other, is_first = jax.lax.ppermute(message, AXIS, [(0, 1), (1, 0)]), jax.lax.axis_index(AXIS) == 0
+        parts = [jnp.where(is_first, message, other), jnp.where(is_first, other, message)]
     else:
         parts = jax.lax.all_gather(message, AXIS)
     decoded = [_decoded(part, exponent, wide) for part, exponent in zip(parts, exponents)]

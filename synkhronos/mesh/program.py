@@ -287,7 +287,7 @@ class MeshProgram:
             names = ", ".join([str(self.graph.graph.inputs[i].name or "a variable without a name") for i in lost])
             note = f"the values of {names} are lost on all ranks, and now NaN (integers: 0)"
             add_note(error, f"in function {self.graph.name}: {note}: set them, or load a checkpoint")
-        elif isinstance(error, jax.errors.JaxRuntimeError):
+        elif isinstance(error, jax.errors.JaxRuntimeError) or str(error).startswith("INTERNAL"):
             add_note(error, f"in function {self.graph.name}: the failed computation has changed no values")
         return bool(lost)
 
@@ -399,5 +399,5 @@ def _common_shape(of_ranks: Sequence[Any]) -> Any:
 def _is_lost(whole: Any) -> bool:
     try:
         return whole.is_deleted() or whole.block_until_ready() is None
-    except jax.errors.JaxRuntimeError:
+    except Exception:  # a single device raises other types
         return True
