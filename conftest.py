@@ -13,7 +13,7 @@ NEEDED_BY = {
     "theano": ["engines/theano/*.py", "extensions/*.py"],
     "pytensor": ["engines/pytensor/*.py"],
     "pymc": ["extensions/pymc/*.py"],
-    "jax": [f"mesh/{name}.py" for name in ("engine", "launcher", "mesh", "program", "traces")],
+    "jax": [f"mesh/{name}.py" for name in ("collectives", "engine", "launcher", "mesh", "program", "traces")],
 }
 
 collect_ignore_glob = [

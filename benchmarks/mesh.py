@@ -1,7 +1,8 @@
 """Benchmark of training steps on JAX's devices, compared with hand-written ``jit(shard_map)`` programs.
 
 Calls send the rows of a batch. ``steps`` sends indices, because the data are on the devices; the hand-written program
-does the same in one ``lax.scan``.
+does the same in one ``lax.scan``. In local SGD, each rank makes a step on its own rows, and `all_reduce` averages the
+weights; the hand-written program has a function for each.
 
 python -m benchmarks.mesh [REPEATS]     # prints the rows; JAX_NUM_CPU_DEVICES=2 must be set
 
@@ -39,7 +40,7 @@ def missing():
 
 
 def run(groups, n=2, networks=tuple(NETWORKS), repeats=100):
-    """Yield two rows per network with the quotient of the times of a step: ours, and the hand-written program's."""
+    """Yield three rows per network with the quotient of the times of a step: ours, and the hand-written program's."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.mesh", str(repeats), *networks],
         cwd=str(ROOT),
@@ -51,8 +52,8 @@ def run(groups, n=2, networks=tuple(NETWORKS), repeats=100):
         yield from rows
 
 
-def ours(channels, units, data):
-    """Return a step by our function, with its weights."""
+def ours(channels, units, data, exact=True):
+    """Return a step by our function, with its weights; unless ``exact``, each rank makes a step of its own."""
     from pytensor_ml import activations, layers
     from pytensor_ml.loss import CrossEntropy
     from pytensor_ml.model import Model
@@ -67,13 +68,13 @@ def ours(channels, units, data):
         made += [layers.Linear(f"linear{i}", n_in=n_in, n_out=n_out), activations.Tanh()]
     images = layers.Input("images", shape=(None, *data.shape[1:]))
     model = Model(layers.Sequential(*made[:-1])(images)).initialize(seed=0)
-    with synk.functions():
+    with synk.functions(exact=exact):
         step = model.compile_train(sgd(float(RATE)), CrossEntropy(expect_logits=True))
     return step, model.weights
 
 
 def by_hand(channels, weights, n):
-    """Return a step of the same network, written for JAX, and many steps on data that are on all devices."""
+    """Return, written for JAX: a step of the network, many steps on data on all devices, and a step of local SGD."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -101,16 +102,27 @@ def by_hand(channels, weights, n):
         value, gradients = jax.lax.pmean(jax.value_and_grad(loss)(of, x, y), "ranks")
         return {name: of[name] - RATE * gradients[name] for name in of}, value
 
+    def local(of, x, y):
+        own = {name: of[name][0] for name in of}
+        value, gradients = jax.value_and_grad(loss)(own, x, y)
+        return {name: (own[name] - RATE * gradients[name])[None] for name in of}, value[None]
+
+    def average(of):
+        return jax.lax.pmean(of, "ranks")
+
     def many(of, x, y, batches):
         return jax.lax.scan(lambda of, rows: one(of, x[rows], y[rows]), of, batches)
 
-    def compiled(function, *inputs):
-        specs = dict(in_specs=(replicated, *inputs), out_specs=replicated, check_vma=False)
+    def compiled(function, *inputs, of_state=replicated):
+        specs = dict(in_specs=(of_state, *inputs), out_specs=of_state, check_vma=False)
         return jax.jit(jax.shard_map(function, mesh=mesh, **specs), donate_argnums=0)
 
     state, rows, of_steps = [of], NamedSharding(mesh, all_rows), PartitionSpec(None, "ranks")
     one_step = compiled(one, all_rows, all_rows)
     many_steps = compiled(many, replicated, replicated, of_steps)
+    own_step = compiled(local, all_rows, all_rows, of_state=all_rows)
+    averaged = compiled(average, of_state=all_rows)
+    own = [{weight.name: jax.device_put(np.stack([weight.get_value()] * n), rows) for weight in weights}]
 
     def step(x, y):
         state[0], value = one_step(state[0], *jax.device_put((x, y), rows))
@@ -121,10 +133,15 @@ def by_hand(channels, weights, n):
         state[0], values = many_steps(state[0], x, y, there)
         return np.asarray(values)
 
+    def local_step(x, y):
+        own[0], values = own_step(own[0], *jax.device_put((x, y), rows))
+        own[0] = averaged(own[0])
+        return np.asarray(values).mean()
+
     def on_devices(*arrays):
         return jax.device_put(arrays, NamedSharding(mesh, replicated))
 
-    return step, steps, on_devices
+    return step, steps, local_step, on_devices
 
 
 def quotients(network, n, repeats):
@@ -136,7 +153,8 @@ def quotients(network, n, repeats):
     units = (channels[-1] * 7 * 7, *units[1:]) if channels else units
     y = random.integers(0, units[-1], len(x))
     ours_step, weights = ours(channels, units, x)
-    step, steps, on_devices = by_hand(channels, weights, n)
+    step, steps, local_step, on_devices = by_hand(channels, weights, n)
+    own_step, own_weights = ours(channels, units, x, exact=False)
     of_ours, by_jax = (synk.data(x, device=True), synk.data(y, device=True)), on_devices(x, y)
 
     def draw_rows():
@@ -151,8 +169,17 @@ def quotients(network, n, repeats):
     def loop_by_hand(batches):
         return steps(*by_jax, batches)
 
+    def local_sgd(x, y):
+        value = own_step(x, y)
+        synk.all_reduce(own_weights)
+        return value
+
     found = []
-    pairs = (("step", 1, draw_rows, ours_step, step), ("step in steps", n_most, draw_batches, loop, loop_by_hand))
+    pairs = (
+        ("step", 1, draw_rows, ours_step, step),
+        ("step in steps", n_most, draw_batches, loop, loop_by_hand),
+        ("step of local SGD", 1, draw_rows, local_sgd, local_step),
+    )
     for title, n_steps, draw, mine, theirs in pairs:
         for _ in range(3):
             arguments = draw()

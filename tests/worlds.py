@@ -53,6 +53,8 @@ class Poke(Command):
     def run(self, context):
         entry = context.registry.shareds[self.number]
         value = entry.engine.to_device(entry.reference(), np.array(self.values[context.rank]))
+        if VALUES == "devices":
+            (value,) = entry.engine.mesh.put([value], context.rank)
         entry.set(value, Origin.OWN)
 
 
@@ -211,6 +213,9 @@ MESH_SIZES = (1, 2, 3, 8)
 
 #: Number of JAX's devices if tests/mesh repeats tests: worlds of threads are then sessions on a mesh.
 MESH = int(os.environ.get("SYNK_TEST_MESH", "0"))
+VALUES = os.environ.get(
+    "SYNK_TEST_MESH_VALUES"
+)  #: "devices" if values of variables are on the devices, as after calls.
 
 #: The linker of PyTensor's functions, if tests do not run Python code: "cvm" or "numba".
 LINKER = os.environ.get("SYNK_TEST_LINKER", "py")

@@ -106,7 +106,7 @@ class CallFunction(Command):
         values = [each.values(context) for each, context in zip(prepared, contexts)]
         (found,) = call_together(prepared, values, [(self.rows, [None] * len(contexts))], contexts, root)
         self.division = found[root].division
-        results = [on_host(plan, each.outputs, context) for each, context in zip(found, contexts)]
+        results = on_host(plan, [each.outputs for each in found], contexts, root)
         if plan.dtypes is None:
             results[root] = combined(plan, results, self.division.weights, root)
         apply([each.change for each in found])

@@ -359,7 +359,10 @@ class RankPlan:
 
 
 class CallMemory(Kept):
-    """By the numbers of a graph and of its plan, argument or collective: plans, buffers for rows, bytes reduced."""
+    """By the numbers of a graph and of its plan, argument or collective: plans, buffers for rows, bytes reduced.
+
+    ``seconds_of_step`` has the measured time of a step, by the numbers of a graph and of the ranks' rows.
+    """
 
     of = "function"
 
@@ -367,6 +370,7 @@ class CallMemory(Kept):
         self.plans: Dict[Tuple[int, int], RankPlan] = {}
         self.row_buffers: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
         self.bytes_inside: Dict[Tuple[int, int], int] = {}
+        self.seconds_of_step: Dict[Tuple[int, ...], float] = {}
 
     def saved(self) -> Dict[Tuple[int, int], CallPlan]:
         return {place: prepared.plan for place, prepared in self.plans.items()}

@@ -12,6 +12,7 @@ from ..errors import ArgumentValueError, prefixed
 from ..partition import split_rows
 from ..reductions import Accumulator, ReduceOp
 from ..runtime.context import RankContext
+from ..runtime.failures import add_note
 from ..runtime.registry import Origin, SharedEntry, set_all
 from ..selection import moved
 from ..trace import point
@@ -282,10 +283,13 @@ def explain(error: Exception, plan: CallPlan, engine: Any, context: RankContext)
     """Raise a `MemoryError` with a remedy if the error means that the device is out of memory."""
     if engine.is_out_of_memory(error):
         first = str(error).split("\n")[0]
-        raise MemoryError(
+        found = MemoryError(
             f"rank {context.rank} ran out of device memory in function {plan.name} ({first}): call it with "
             f"num_slices={2 * plan.division.num_slices}, or with fewer rows"
-        ) from error
+        )
+        for note in getattr(error, "__notes__", ()):
+            add_note(found, note)
+        raise found from error
 
 
 class Agreement:

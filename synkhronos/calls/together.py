@@ -45,11 +45,12 @@ def call_together(
     steps: Sequence[Tuple[Any, Sequence[Any]]],
     contexts: Sequence[RankContext],
     root: int,
+    n_most: int = 1,
 ) -> List[List[RankResult]]:
     """Call a function on all ranks for one or more steps; return the results of the first steps, by step and rank.
 
     ``prepared`` and ``values`` are lists by rank; ``steps`` has the rows of each step, and its shared rows by rank. The
-    last results contain the changes of all these steps.
+    last results contain the changes of all these steps. For ``n_most`` see `Engine.call_together`.
     """
     plan, n_outputs = prepared[0].plan, len(prepared[0].plan.ops)
     division, joint = plan.division, plan.replicated_updates
@@ -64,9 +65,9 @@ def call_together(
         calls = [CollectivesOfCall(plan, prepared[r].weights[0], prepared[r].rows[0], contexts[r]) for r in calling]
     functions = [entries[rank].reference() for rank in calling]
     try:
-        made, change = entries[root].engine.call_together(calling, functions, arguments, calls, plan.wanted)
+        made, change = entries[root].engine.call_together(calling, functions, arguments, calls, plan.wanted, n_most)
     except Exception as error:
-        explain(error, plan, entries[root].engine, contexts[root])
+        _explain(error, plan, contexts, root)
         raise
     first = calls[0]
     if first is not None and division.weights is None and first.weights is not None:
@@ -101,9 +102,36 @@ def apply(changes: Sequence[Callable[[], object]]) -> None:
         raise
 
 
-def on_host(plan: CallPlan, outputs: Sequence[Any], context: RankContext) -> List[Any]:
-    """Wait for a rank's outputs, which a device may still be computing; return them on the host."""
-    return list(map(context.registry.functions[plan.number].engine.to_host, outputs))
+def on_host(
+    plan: CallPlan,
+    outputs: Sequence[Sequence[Any]],
+    contexts: Sequence[RankContext],
+    root: int,
+    on_loss: Callable[[], object] = bool,
+) -> List[List[Any]]:
+    """Wait for outputs by rank, which devices may still be computing; return them on the host.
+
+    ``on_loss`` is called if an error of the devices has destroyed the values of variables.
+    """
+    to_host = contexts[root].registry.functions[plan.number].engine.to_host
+    try:
+        return [list(map(to_host, of_rank)) for of_rank in outputs]
+    except Exception as error:
+        _explain(error, plan, contexts, root, on_loss)
+        raise
+
+
+def _explain(
+    error: Exception,
+    plan: CallPlan,
+    contexts: Sequence[RankContext],
+    root: int,
+    on_loss: Callable[[], object] = bool,
+) -> None:
+    entries = [context.registry.functions[plan.number] for context in contexts]
+    if entries[root].engine.replace_lost([entry.reference() for entry in entries], error):
+        on_loss()
+    explain(error, plan, entries[root].engine, contexts[root])
 
 
 def combined(plan: CallPlan, of_ranks: Sequence[Sequence[Any]], weights: Any, root: int) -> List[Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any, List, Optional
 
 from ..runtime.context import RankContext
 from .arguments import checked
-from .command import CollectiveCommand
+from .command import CollectiveCommand, Joint
 
 
 class AllGather(CollectiveCommand):
@@ -17,6 +17,9 @@ class AllGather(CollectiveCommand):
     def __init__(self, numbers: List[int], on_host: bool) -> None:
         super().__init__(numbers)
         self.on_host = on_host
+
+    def joint(self, context: RankContext) -> Optional[Joint]:
+        return None if self.on_host else Joint("all_gather", None, self.numbers, True)
 
     def run(self, context: RankContext) -> None:
         keys, arrays = context.bind(self.numbers)

@@ -7,7 +7,7 @@ from typing import Any, List, Literal, Optional, overload
 from ..runtime.context import RankContext
 from ..transports.strategy import Reduction
 from .arguments import checked
-from .command import CollectiveCommand
+from .command import CollectiveCommand, Joint
 from .exchange import ErrorFeedback, parse_exchange
 from .mixing import parse_weights
 from .started import PendingReductions, Started, check_not_started, start
@@ -54,6 +54,12 @@ class AllReduceCommand(CollectiveCommand):
             context.transaction.commit_values(into, results, same=self.same)
         else:
             feedback.commit(context, self.numbers, into, results, errors, self.same)
+
+    def joint(self, context: RankContext) -> Optional[Joint]:
+        reduction, into = self.reduction, self.into or self.numbers
+        if self.started or self.feedback or reduction.op.on_host:
+            return None
+        return Joint("all_reduce", reduction, into, self.same, reduction.others(context.size))
 
     def finish(self, results: List[Any], context: RankContext) -> None:
         """Return None, because the results are in the variables."""

@@ -99,7 +99,7 @@ class Variables:
         self.types = [self.engine.shared_type(variable) for variable in variables]
         self.random = [self.engine.is_random(variable) for variable in variables]
         for variable, name, type_, random in zip(variables, self.names, self.types, self.random):
-            value = self.engine.get(variable)
+            value = self.engine.storage(variable)[0]
             kind = type(value).__name__
             if random and not states:
                 raise ArgumentTypeError(

@@ -6,7 +6,7 @@ from typing import Any, Iterable, List, Optional, Sequence
 
 from ..runtime.context import RankContext
 from .arguments import StagedValue, checked
-from .command import CollectiveCommand, taken
+from .command import CollectiveCommand, Joint, taken
 
 
 class Broadcast(CollectiveCommand):
@@ -20,6 +20,11 @@ class Broadcast(CollectiveCommand):
 
     def reads(self, context: RankContext) -> Iterable[Any]:
         return self.handles or ()
+
+    def joint(self, context: RankContext) -> Optional[Joint]:
+        if self.handles is not None or self.on_host:
+            return None
+        return Joint("broadcast", None, self.numbers, True, (context.root,))
 
     def run(self, context: RankContext) -> None:
         if self.handles is None:

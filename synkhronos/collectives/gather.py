@@ -10,7 +10,7 @@ from ..errors import ArgumentValueError
 from ..kernels.copy import join_into
 from ..runtime.context import RankContext
 from .arguments import checked
-from .command import CollectiveCommand
+from .command import CollectiveCommand, Joint
 from .results import ResultMemory
 
 
@@ -26,10 +26,14 @@ class Gather(CollectiveCommand):
     def run(self, context: RankContext) -> Optional[List[Any]]:
         keys, arrays = context.bind(self.numbers, context.rank != context.root)
         gathered = context.transport.gather(keys, arrays)
-        if gathered is None:
-            return None
+        return None if gathered is None else self.answer(gathered, context)
+
+    def joint(self, context: RankContext) -> Optional[Joint]:
+        return Joint("gather")
+
+    def answer(self, results: Any, context: RankContext) -> List[Any]:
         empty = context.kept(ResultMemory).empty
-        return [join(parts, self.nd_up, axis, empty) for parts, axis in zip(gathered, self.axes)]
+        return [join(parts, self.nd_up, axis, empty) for parts, axis in zip(results, self.axes)]
 
     def finish(self, results: List[Any], context: RankContext) -> Any:
         return results[context.root]

@@ -9,7 +9,7 @@ import numpy as np
 from ..kernels.copy import copy_into
 from ..runtime.context import RankContext
 from .arguments import checked, or_rank_first
-from .command import CollectiveCommand
+from .command import CollectiveCommand, Joint
 from .results import ResultMemory
 
 
@@ -26,12 +26,18 @@ class GetValue(CollectiveCommand):
         is_theirs = context.rank == self.rank
         keys, arrays = context.bind(self.numbers, is_theirs and context.rank != context.root)
         gathered = context.transport.gather(keys, arrays if is_theirs else [None] * len(keys))
-        values = None if gathered is None else [copied(parts[self.rank], context) for parts in gathered]
+        values = None if gathered is None else self.answer(gathered, context)[0]
         held = context.entries(self.states) if is_theirs else []
         return values, [engine.export(variable) for engine, variable in held]
 
+    def joint(self, context: RankContext) -> Optional[Joint]:
+        return None if self.states else Joint("gather", self.rank)
+
+    def answer(self, results: Any, context: RankContext) -> Tuple[List[np.ndarray[Any, Any]], List[Any]]:
+        return [copied(parts[self.rank], context) for parts in results], []
+
     def finish(self, results: List[Any], context: RankContext) -> Tuple[List[np.ndarray[Any, Any]], List[Any]]:
-        return results[context.root][0], results[self.rank][1]
+        return results[context.root][0], results[self.rank][1] if self.states else []
 
 
 def copied(value: np.ndarray[Any, Any], context: RankContext) -> np.ndarray[Any, Any]:

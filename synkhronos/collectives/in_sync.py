@@ -8,7 +8,7 @@ import numpy as np
 
 from ..runtime.context import RankContext
 from .arguments import checked
-from .command import CollectiveCommand
+from .command import CollectiveCommand, Joint
 
 
 class SyncReport:
@@ -44,8 +44,12 @@ class Compare(CollectiveCommand):
     def run(self, context: RankContext) -> Optional[List[Dict[int, str]]]:
         keys, arrays = context.bind(self.numbers, context.rank != context.root)
         gathered = context.transport.gather(keys, arrays)
-        if gathered is None:
-            return None
+        return None if gathered is None else self.answer(gathered, context)
+
+    def joint(self, context: RankContext) -> Optional[Joint]:
+        return Joint("gather")
+
+    def answer(self, results: Any, context: RankContext) -> List[Dict[int, str]]:
         return [
             {
                 rank: where
@@ -53,7 +57,7 @@ class Compare(CollectiveCommand):
                 for where in [first_difference(parts[context.root], part)]
                 if where
             }
-            for parts in gathered
+            for parts in results
         ]
 
     def finish(self, results: List[Any], context: RankContext) -> Any:

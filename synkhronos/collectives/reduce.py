@@ -10,7 +10,7 @@ from ..reductions import ReduceOp
 from ..runtime.context import RankContext
 from ..transports.strategy import Reduction, Weighting
 from .arguments import checked
-from .command import CollectiveCommand
+from .command import CollectiveCommand, Joint
 
 
 class Reduce(CollectiveCommand):
@@ -26,12 +26,25 @@ class Reduce(CollectiveCommand):
         keys, arrays = context.bind(self.numbers)
         transport, name_of = context.transport, context.name_of(self.numbers)
         if self.in_place:
-            to_root = Reduction(self.op, (Weighting(destinations=(context.root,)),))
-            pending = transport.all_reduce(keys, arrays, to_root, name_of)
+            pending = transport.all_reduce(keys, arrays, self._to_root(context), name_of)
             context.transaction.commit_values(context.entries(self.numbers), pending)
             return None
         results = transport.reduce(keys, arrays, [self.op] * len(keys), None, name_of)
         return None if results is None else [np.asarray(result) for result in results]
+
+    def _to_root(self, context: RankContext) -> Reduction:
+        return Reduction(self.op, (Weighting(destinations=(context.root,)),))
+
+    def joint(self, context: RankContext) -> Optional[Joint]:
+        reduction = self._to_root(context)
+        if self.op.on_host:
+            return None
+        return Joint(
+            "all_reduce", reduction, self.numbers if self.in_place else None, False, reduction.others(context.size)
+        )
+
+    def answer(self, results: Any, context: RankContext) -> Any:
+        return [np.asarray(of_ranks[context.root]) for of_ranks in results]
 
     def finish(self, results: List[Any], context: RankContext) -> Any:
         return results[context.root]

@@ -263,15 +263,37 @@ class Engine(ABC):
     calls_together = False
 
     def call_together(
-        self, ranks: Sequence[int], functions: Sequence[Any], steps: Sequence[Any], calls: Sequence[Any], subset: Any
+        self,
+        ranks: Sequence[int],
+        functions: Sequence[Any],
+        steps: Sequence[Any],
+        calls: Sequence[Any],
+        subset: Any,
+        n_most: int = 1,
     ) -> Tuple[List[List[List[Any]]], Callable[[], object]]:
         """Call a function on several ranks; return the results by step and rank, and the change of the ranks' values.
 
         ``steps`` are the arguments by step and rank, in the order of ``ranks``. The engine may compute the first steps
         only; the change is that of all computed steps. ``calls`` are the `in_graph` calls, or None without collectives.
-        Results may be on devices.
+        Results may be on devices. ``n_most`` is the largest number of steps that later calls may have.
         """
         raise NotImplementedError(f"the engine {self.name!r} calls each rank's function separately")
+
+    def replace_lost(self, functions: Sequence[Any], error: BaseException) -> bool:
+        """Replace values of the ranks' functions that an error of devices has destroyed, and add a note to the error.
+
+        Return whether there are any.
+        """
+        return False
+
+    def collective_together(self, name: str, argument: Any, columns: Sequence[Sequence[Any]]) -> Any:
+        """Compute a collective of values by variable and rank on devices; return None if the ranks must compute it.
+
+        ``name`` is "all_reduce", with a `Reduction` as ``argument``, "broadcast", "all_gather", or "gather", from all
+        ranks or one. Return the complete results, by variable and rank, and the bytes that each rank has read from
+        other ranks and sent to them.
+        """
+        return None
 
     def on_ranks(self, compiled: Any) -> Any:
         """Return the function for `call` on ranks: it shares ``compiled``'s storages and leaves results on devices."""

@@ -28,6 +28,7 @@ from ..engines.pytensor.jax_graph import JaxGraph, key_of
 from ..runtime.registry import Origin, SharedEntry
 from ..runtime.serve import served
 from ..selection import RowRange
+from .collectives import MeshCollectives
 from .mesh import ConstantArray, JaxMesh, RankArray, TakenRows, is_on_device
 from .program import MeshProgram, Part
 from .traces import Uneven
@@ -47,6 +48,7 @@ class Replaced(NamedTuple):
     positions: Mapping[int, int]
     are_all: bool  # whether these are all new values, and no outputs
     only_scalars: bool  # whether, besides, all outputs are scalars
+    has_outputs: bool  # whether there are outputs
 
 
 class MeshEngine:
@@ -62,6 +64,7 @@ class MeshEngine:
         self._replacements: weakref.WeakKeyDictionary[MeshProgram, Any] = weakref.WeakKeyDictionary()
         #: Copies of constant Data on devices, by handle, while a function's plan uses them.
         self._constants: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+        self._collectives = MeshCollectives(mesh, root)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
@@ -135,12 +138,16 @@ class MeshEngine:
         else:
             results = program.alone(rank, part)
         self._keep(part)
-        self._complete(function, results, drawn)()
+        store = self._complete(function, results, drawn)
         chosen = range(program.graph.n_outputs) if output_subset is None else output_subset
         n_hosted = len(chosen)  # new values of variables stay on the device unless in slices
         if call is not None and call.reduces and call.plan.division.num_slices == 1:
             n_hosted = len(call.plan.ops)
-        return [_on_host(results[i]) if k < n_hosted else results[i] for k, i in enumerate(chosen)]
+        found = [_on_host(results[i]) if k < n_hosted else results[i] for k, i in enumerate(chosen)]
+        if not n_hosted:
+            program.wait([results])
+        store()
+        return found
 
     def call_together(
         self,
@@ -149,34 +156,58 @@ class MeshEngine:
         steps: Sequence[Sequence[Any]],
         calls: Sequence[Any],
         subset: Any,
+        n_most: int = 1,
     ) -> Tuple[List[List[List[Any]]], Callable[[], object]]:
         program = functions[0].program
         chosen = range(program.graph.n_outputs) if subset is None else subset
         is_full = len(ranks) == self.mesh.size
-        if len(steps) > 1 and is_full:
+        replaced = self._replaced(functions[0], calls[0], chosen)
+        if n_most > 1 and is_full:
             with contextlib.suppress(Uneven):
-                return self._repeated(functions, steps, calls, chosen)
+                return self._repeated(functions, steps, calls, chosen, n_most, replaced)
         parts, drawn = zip(*map(self._part, functions, steps[0], calls))
         if is_full and (calls[0] is not None or program.is_even(parts)):
-            replaced = self._replaced(functions[self.root], calls[self.root], chosen)
             # Results with outputs that are arrays need other memory, because the host may fail to combine the outputs.
             results = program.together(parts, self.root, replaced.positions if replaced.only_scalars else {})
             for call in calls:
                 self._note_reduced(program, call)
         else:
             results = [program.alone(rank, part) for rank, part in zip(ranks, parts)]
+        if not replaced.has_outputs:  # whose arrival would show that the computation has succeeded
+            program.wait(results)
         changes = []
         for function, part, of_rank, states in zip(functions, parts, results, drawn):
             self._keep(part)
             changes.append(self._complete(function, of_rank, states))
         return [[[of_rank[i] for i in chosen] for of_rank in results]], partial(_call_all, changes)
 
+    def collective_together(self, name: str, argument: Any, columns: Sequence[Sequence[Any]]) -> Any:
+        if not any([is_on_device(value) for column in columns for value in column]):
+            return None
+        if name == "gather":
+            read = range(self.mesh.size) if argument is None else [argument]
+            found: Any = [[_on_host(one) if rank in read else None for rank, one in enumerate(of)] for of in columns]
+            nbytes = sum([of[rank].nbytes for of in found for rank in read if rank != self.root])
+            return found, [(float(nbytes * (rank == self.root)), 0.0) for rank in range(self.mesh.size)]
+        wholes = self._collectives.wholes(columns)
+        if wholes is None:
+            return None
+        found, moved = getattr(self._collectives, name)(wholes, argument)
+        size = self.mesh.size
+        sizes = [size if column[0].ndim else 0 for column in columns]
+        return [[RankArray(whole, rank, n) for rank in range(size)] for whole, n in zip(found, sizes)], moved
+
     def _repeated(
-        self, functions: Sequence[RankFunction], steps: Sequence[Any], calls: Sequence[Any], chosen: Sequence[int]
+        self,
+        functions: Sequence[RankFunction],
+        steps: Sequence[Any],
+        calls: Sequence[Any],
+        chosen: Sequence[int],
+        n_most: int,
+        replaced: Replaced,
     ) -> Tuple[List[List[List[Any]]], Callable[[], object]]:
         """Compute several steps in one loop on the devices, or raise `Uneven` if this is impossible."""
-        program = functions[0].program
-        replaced, graph = self._replaced(functions[self.root], calls[self.root], chosen), program.graph
+        program, graph = functions[0].program, functions[0].program.graph
         if not replaced.are_all:
             raise Uneven
         parts, drawn = map(list, zip(*map(self._part, functions, steps[0], calls)))
@@ -191,7 +222,9 @@ class MeshEngine:
                     keys.append(key)
                 varying[i].append(np.stack(keys))
                 states[i] = state
-        results = program.repeated(parts, varying, len(steps), replaced.positions, chosen)
+        results = program.repeated(parts, varying, len(steps), n_most, replaced.positions, chosen)
+        if not replaced.has_outputs:
+            program.wait([[cell[0] for cell in function.cells.values()] for function in functions])
         changes = []
         for rank, (function, part, states) in enumerate(zip(functions, parts, drawn)):
             self._keep(part)
@@ -223,9 +256,8 @@ class MeshEngine:
             results = chosen[:n_outputs]
             are_all = None not in replaced and not set(replaced.values()) & set(results)
             only_scalars = are_all and not any(graph.graph.outputs[i].ndim for i in results)
-            found = Replaced(
-                {i: k for i, k in replaced.items() if k not in graph.sources and i is not None}, are_all, only_scalars
-            )
+            inputs = {i: k for i, k in replaced.items() if k not in graph.sources and i is not None}
+            found = Replaced(inputs, are_all, only_scalars, bool(results))
             self._replacements[function.program] = plan, found
         return found
 
@@ -284,6 +316,9 @@ class MeshEngine:
         for number, nbytes in program.reduced.items():
             call.note_reduced(number, nbytes)
 
+    def replace_lost(self, functions: Sequence[RankFunction], error: BaseException) -> bool:
+        return functions[0].program.replace_lost([function.cells for function in functions], error)
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
 
@@ -306,7 +341,7 @@ class MeshEngine:
         whole = self._constants.get(handle)
         if whole is None:
             whole = self._constants[handle] = self.mesh.spread(array.shape, [array] * self.mesh.size)
-        return ConstantArray(whole, rank)
+        return ConstantArray(whole, rank, self.mesh.size)
 
     def take(self, array: Any, rows: Any) -> Any:
         if not is_on_device(array):

@@ -2,11 +2,12 @@
 
 ::
 
-    whole        rank 0   rank 1   rank 2        one array of all ranks, of shape (3, *shape): a row on each device
-    RankArray             whole[1]               a rank's array, as its entries and results contain it
-    TakenRows             whole[1][rows]         rows of a constant array, which the compiled function selects
+    whole        rank 0   rank 1   rank 2        one array of all ranks, concatenated along axis 0; scalars are a vector
+    RankArray             block                  a rank's array, on its device, as its entries and results contain it
+    TakenRows             block[rows]            rows of a constant array, which the compiled function selects
 
-A function on the mesh receives and returns whole arrays, so that no call has to assemble or split them.
+A function on the mesh receives and returns whole arrays, so that no call has to assemble or split them. A block has the
+shape of the rank's array, because XLA would copy a donated array that has an additional axis.
 """
 
 from __future__ import annotations
@@ -23,21 +24,29 @@ RANKS = PartitionSpec(AXIS)
 
 
 class RankArray:
-    """One rank's array in an array of all ranks, on the rank's device; other attributes are those of `jax.Array`."""
+    """One rank's array in an array of all ranks, on the rank's device; other attributes are those of `jax.Array`.
 
-    __slots__ = ("whole", "rank")
+    ``size`` is the number of ranks, or 0 for a scalar.
+    """
 
-    def __init__(self, whole: Any, rank: int) -> None:
-        self.whole, self.rank = whole, rank
+    __slots__ = ("whole", "rank", "size")
+
+    def __init__(self, whole: Any, rank: int, size: int) -> None:
+        self.whole, self.rank, self.size = whole, rank, size
 
     @property
-    def row(self) -> Any:
-        """The device's array, which has a first axis of length 1."""
+    def block(self) -> Any:
+        """The device's array; for a scalar, it has one axis of length 1."""
         return self.whole.addressable_data(self.rank)
 
     @property
+    def own(self) -> Any:
+        return self.block if self.size else self.block[0]
+
+    @property
     def shape(self) -> Any:
-        return self.whole.shape[1:]
+        shape = self.whole.shape
+        return (shape[0] // self.size, *shape[1:]) if self.size else ()
 
     @property
     def dtype(self) -> Any:
@@ -45,22 +54,23 @@ class RankArray:
 
     @property
     def ndim(self) -> int:
-        return int(self.whole.ndim) - 1
+        return int(self.whole.ndim) if self.size else 0
 
     def on_host(self) -> Any:
         """Wait for the array, and return a copy on the host."""
-        return np.array(np.asarray(self.row)[0])
+        block = np.asarray(self.block)
+        return np.array(block if self.size else block[0])
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return np.array(self.on_host(), dtype, copy=copy)
 
     def __getitem__(self, key: Any) -> Any:
-        return self.row[0][key]
+        return self.own[key]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # NumPy looks for several protocols before it calls `__array__`
             raise AttributeError(name)
-        return getattr(self.row[0], name)
+        return getattr(self.own, name)
 
 
 class StepArray(RankArray):
@@ -68,19 +78,20 @@ class StepArray(RankArray):
 
     __slots__ = ("step",)
 
-    def __init__(self, whole: Any, rank: int, step: int) -> None:
-        self.whole, self.rank, self.step = whole, rank, step
+    def __init__(self, whole: Any, rank: int, size: int, step: int) -> None:
+        super().__init__(whole, rank, size)
+        self.step = step
 
     @property
     def shape(self) -> Any:
-        return self.whole.shape[2:]
+        return self.whole.shape[1:]
 
     @property
     def ndim(self) -> int:
-        return int(self.whole.ndim) - 2
+        return int(self.whole.ndim) - 1
 
     def on_host(self) -> Any:
-        return np.array(np.asarray(self.row)[0, self.step])
+        return np.array(np.asarray(self.block)[self.step])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.on_host(), name)
@@ -105,7 +116,7 @@ class TakenRows:
 
     @property
     def array(self) -> Any:
-        source = self.source.row[0] if isinstance(self.source, RankArray) else self.source
+        source = self.source.own if isinstance(self.source, RankArray) else self.source
         # (indices are sent as an argument: a constant would be compiled into a new program in every call)
         return taken(source, jax.device_put(np.array(self.rows), *source.devices()), self.n_rows)
 
@@ -148,22 +159,26 @@ class JaxMesh:
             return first.whole
         if not any(map(is_on_device, of_ranks)):
             return self.spread(first.shape, of_ranks)
-        rows = [
-            one.row if is_whole else jnp.expand_dims(*self.put([one], rank), 0)
+        blocks = [
+            one.block if is_whole else jnp.atleast_1d(*self.put([one], rank))
             for rank, (one, is_whole) in enumerate(zip(of_ranks, are_whole))
         ]
-        return jax.make_array_from_single_device_arrays((self.size, *first.shape), self._by_rank, rows)
+        shape = (self.size * blocks[0].shape[0], *blocks[0].shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, self._by_rank, blocks)
 
     def spread(self, shape: Sequence[int], of_ranks: Sequence[Any]) -> Any:
         """Return one array made of every rank's NumPy array; it is copied, see `put`."""
+        length, *others = shape or (1,)
         return jax.make_array_from_callback(
-            (self.size, *shape), self._by_rank, lambda index: np.array(of_ranks[index[0].start or 0])[None]
+            (self.size * length, *others),
+            self._by_rank,
+            lambda index: np.array(of_ranks[(index[0].start or 0) // max(1, length)], ndmin=1),
         )
 
-    def common(self, function: Any) -> Any:
-        """Return ``function``, which computes one rank's results, compiled for all ranks; it donates argument 1."""
+    def common(self, function: Any, donates: bool = True) -> Any:
+        """Return ``function``, which computes one rank's results, compiled for all ranks; it may donate argument 1."""
         specs = dict(in_specs=RANKS, out_specs=RANKS, check_vma=False)
-        return jax.jit(jax.shard_map(function, mesh=self.mesh, **specs), donate_argnums=1)
+        return jax.jit(jax.shard_map(function, mesh=self.mesh, **specs), donate_argnums=1 if donates else ())
 
 
 def is_on_device(value: Any) -> bool:

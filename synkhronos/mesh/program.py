@@ -44,14 +44,15 @@ class Part(NamedTuple):
 
 
 class CompiledForm(NamedTuple):
-    """A compiled form, and the rows of the calls that it is used in."""
+    """A compiled form, the rows of the calls that it is used in, and the arguments' shapes in successful calls."""
 
     compiled: Callable[..., Any]
     rows: Rows
+    shapes: Set[Any]
 
 
 class CommonCall(NamedTuple):
-    """Properties of a common call: numbers of `TakenRows`, and a key, which begins with the static numbers.
+    """Properties of a common call: numbers of `TakenRows` and of their axes, and a key beginning with static numbers.
 
     ``rows`` are used if a form is compiled.
     """
@@ -68,6 +69,11 @@ class MeshProgram:
         self.graph, self.mesh = graph, mesh
         self._forms: Dict[Any, CompiledForm] = {}
         self.reduced: Dict[int, int] = {}  # by collective: its bytes in the last common call
+        # `RankArray.size` of inputs and results
+        self._in_sizes, self._out_sizes = (
+            [mesh.size if getattr(one.type, "ndim", 1) else 0 for one in some]
+            for some in (graph.graph.inputs, graph.graph.outputs)
+        )
         self._uneven: Set[Any] = set()  # keys of calls whose rows are found to be uneven while JAX traces
 
     def free(self) -> None:
@@ -83,7 +89,9 @@ class MeshProgram:
 
         def make() -> CompiledForm:
             trace = OneRank(Rows())
-            return CompiledForm(jax.jit(lambda values: self._evaluate([values], [part.static], trace)[0]), trace.rows)
+            return CompiledForm(
+                jax.jit(lambda values: self._evaluate([values], [part.static], trace)[0]), trace.rows, set()
+            )
 
         return self._run(key, make, [call], lambda form: list(form.compiled(_local(part.values))))
 
@@ -119,28 +127,38 @@ class MeshProgram:
 
         def one(kept: Sequence[Any], given: Sequence[Any], start: Any) -> List[Any]:
             values = [a if b is None else b for a, b in zip(kept, given)]
-            values = [a if n is None else taken(a[0][0], a[1][0], n) for a, n in zip(values, joint.lengths)]
+            values = [a if n is None else _taken(*a, *n) for a, n in zip(values, joint.lengths)]
             return [
-                result if result is None else jnp.expand_dims(result, 0)
-                for result in self._traced(joint, values, start)
+                result if result is None else jnp.atleast_1d(result) for result in self._traced(joint, values, start)
             ]
 
         key = "together", *joint.key, tuple(donated)
         wholes = self._run_on_mesh(key, one, parts, joint, arguments, donated)
-        return [[None if whole is None else RankArray(whole, rank) for whole in wholes] for rank in range(len(parts))]
+        sized = list(zip(wholes, self._out_sizes))
+        return [
+            [None if whole is None else RankArray(whole, rank, size) for whole, size in sized]
+            for rank in range(len(parts))
+        ]
 
     def repeated(
-        self, parts: Sequence[Part], steps: Mapping[int, Any], n_steps: int, carried: Mapping[int, int], chosen: Any
+        self,
+        parts: Sequence[Part],
+        steps: Mapping[int, Any],
+        n_steps: int,
+        n_most: int,
+        carried: Mapping[int, int],
+        chosen: Any,
     ) -> List[List[List[Any]]]:
-        """Compute several calls in one loop on the devices; return the chosen outputs by step and rank.
+        """Compute ``n_steps`` calls in one loop on the devices; return the chosen outputs by step and rank.
 
-        ``steps`` are, for inputs that differ from step to step, every rank's array of all steps: random keys, or rows
-        of constant arrays. ``carried`` are the positions of inputs that each step replaces, with those of the results.
-        Raise `Uneven`, before anything is computed, if the ranks or the steps cannot share one program.
+        The compiled loop has memory for ``n_most`` steps. For inputs that differ from step to step, ``steps`` contains
+        every rank's array of all steps: random keys, or rows of constant arrays. ``carried`` are the positions of
+        inputs that each step replaces, with those of the results. Raise `Uneven`, before anything is computed, if the
+        ranks or the steps cannot share one program.
         """
         if not self.is_even(parts):
             raise Uneven
-        n_most = 1 << (n_steps - 1).bit_length()  # so that few numbers of steps are compiled
+        n_most = 1 << (n_most - 1).bit_length()  # so that few numbers of steps are compiled
 
         def padded(array: Any) -> Any:
             return np.concatenate([array, np.zeros((n_most - n_steps, *array.shape[1:]), array.dtype)])
@@ -156,20 +174,20 @@ class MeshProgram:
                 values = [state.get(j, one) for j, one in enumerate(kept)]
                 for j, of_steps in there.items():
                     length = joint.lengths[j]
-                    values[j] = of_steps[0][i] if length is None else taken(kept[j][0][0], of_steps[0][i], length)
+                    values[j] = of_steps[i] if length is None else taken(kept[j][0], of_steps[i], length[0])
                 made = self._traced(joint, values, start)
                 after = {j: made[k] for j, k in carried.items()}
                 if buffers is None:
                     return after, [jnp.zeros((n_most, *made[k].shape), made[k].dtype) for k in outputs]
                 return after, [buffer.at[i].set(made[k]) for buffer, k in zip(buffers, outputs)]
 
-            state = {j: one[0] for j, one in enumerate(given) if one is not None}
+            state = {j: one if self._in_sizes[j] else one[0] for j, one in enumerate(given) if one is not None}
             shapes, buffers = jax.eval_shape(lambda: step(0, (state, None)))
             if any([(one.shape, one.dtype) != (shapes[j].shape, shapes[j].dtype) for j, one in state.items()]):
                 raise Uneven
             buffers = [jnp.zeros(one.shape, one.dtype) for one in buffers]
             state, buffers = jax.lax.fori_loop(0, n[0], step, (state, buffers))
-            return jax.tree.map(lambda one: jnp.expand_dims(one, 0), [*[state[j] for j in carried], *buffers])
+            return [jnp.atleast_1d(one) for one in (*[state[j] for j in carried], *buffers)]
 
         key = "repeated", *joint.key, tuple(carried), tuple(outputs), n_most
         places = {i: k for k, i in enumerate(carried)}
@@ -177,7 +195,10 @@ class MeshProgram:
         whole_of = dict(zip(outputs, wholes[len(carried) :]))
         found = [whole_of.get(k) for k in chosen]
         return [
-            [[None if one is None else StepArray(one, rank, i) for one in found] for rank in range(len(parts))]
+            [
+                [None if one is None else StepArray(one, rank, len(parts), i) for one in found]
+                for rank in range(len(parts))
+            ]
             for i in range(n_steps)
         ]
 
@@ -193,11 +214,11 @@ class MeshProgram:
         given = list(kept)
         for i, column in enumerate(zip(*[part.values for part in parts])):
             one = column[0]
-            lengths.append(one.n_rows if type(one) is TakenRows else None)
+            lengths.append((one.n_rows, one.rows.ndim) if type(one) is TakenRows else None)
             (given if i in donated else kept)[i] = whole = _whole(mesh, column)
             if i in first.cells and whole is not None and not (type(one) is RankArray and one.whole is whole):
                 for rank, part in enumerate(parts):
-                    part.moved[i], part.values[i] = part.values[i], RankArray(whole, rank)
+                    part.moved[i], part.values[i] = part.values[i], RankArray(whole, rank, self._in_sizes[i])
         shapes = self.graph.reads_rows and tuple([getattr(value, "shape", None) for value in first.values])
         return CommonCall(lengths, (first.static, rows, shapes, tuple(lengths)), Rows()), (kept, given, start)
 
@@ -215,28 +236,60 @@ class MeshProgram:
     ) -> List[Any]:
         """Run ``function`` for all ranks, and store the variables whose memory it uses, by position of the result."""
         wholes: List[List[Any]] = []
+        kept, given, *others = arguments
+        shapes = tuple([getattr(one, "shape", None) for one in (*kept, *given)]) if places else None
+
+        def compute(form: CompiledForm) -> None:
+            if places and shapes not in form.shapes:
+                # The first computation shows whether memory suffices, and uses copies, so that the old values remain.
+                copies = [None if one is None else jnp.copy(one) for one in given]
+                wholes.append(jax.block_until_ready(form.compiled(kept, copies, *others)))
+                form.shapes.add(shapes)
+            else:
+                # The call and the storage of its results are one call of C code, which no signal's handler interrupts.
+                wholes.extend(map(form.compiled, *[(one,) for one in arguments]))
 
         def stored() -> List[Any]:
             for i, k in places.items():
                 for rank, part in enumerate(parts):
-                    part.cells[i][0] = RankArray(wholes[0][k], rank)
+                    part.cells[i][0] = RankArray(wholes[0][k], rank, self._in_sizes[i])
             return wholes[0]
 
         try:
             self._run(
                 key,
-                lambda: CompiledForm(self.mesh.common(function), joint.rows),
+                lambda: CompiledForm(self.mesh.common(function), joint.rows, set()),
                 [part.call for part in parts],
-                # The call and the storage of its results are one call of C code, which no signal's handler interrupts.
-                lambda form: wholes.extend(map(form.compiled, *[(one,) for one in arguments])),
+                compute,
             )
             return stored()
-        except BaseException as error:
+        except BaseException:
             if wholes:  # a signal's handler raised afterwards
                 stored()
-            else:
-                _replace_lost([part.cells[i] for i in places for part in parts], error)
             raise
+
+    @staticmethod
+    def wait(results: Sequence[Sequence[Any]]) -> None:
+        """Wait for results by rank; raise an error that occurred while devices computed them."""
+        jax.block_until_ready([one.whole if isinstance(one, RankArray) else one for some in results for one in some])
+
+    def replace_lost(self, cells: Sequence[Mapping[int, List[Any]]], error: BaseException) -> bool:
+        """Replace values whose memory a failed computation has reused, and add a note; return whether there are any.
+
+        ``cells`` are the ranks' storages of shared variables, by the positions of the inputs.
+        """
+        lost = [i for i, cell in cells[0].items() if type(cell[0]) is RankArray and _is_lost(cell[0].whole)]
+        for i in lost:
+            for of_rank in cells:
+                value = of_rank[i][0]
+                of_rank[i][0] = np.full(value.shape, np.nan if value.dtype.kind in "fc" else 0, value.dtype)
+        if lost:
+            names = ", ".join([str(self.graph.graph.inputs[i].name or "a variable without a name") for i in lost])
+            note = f"the values of {names} are lost on all ranks, and now NaN (integers: 0)"
+            add_note(error, f"in function {self.graph.name}: {note}: set them, or load a checkpoint")
+        elif isinstance(error, jax.errors.JaxRuntimeError) or str(error).startswith("INTERNAL"):
+            add_note(error, f"in function {self.graph.name}: the failed computation has changed no values")
+        return bool(lost)
 
     def _in_lockstep(self, parts: Sequence[Part], root: int) -> List[List[Any]]:
         calls, mesh = [part.call for part in parts], self.mesh
@@ -248,7 +301,7 @@ class MeshProgram:
 
         def make() -> CompiledForm:
             trace = Lockstep(Rows())
-            return CompiledForm(jax.jit(lambda values: self._evaluate(values, static, trace)), trace.rows)
+            return CompiledForm(jax.jit(lambda values: self._evaluate(values, static, trace)), trace.rows, set())
 
         def run(form: CompiledForm) -> List[List[Any]]:
             found = form.compiled(jax.device_put([_local(part.values) for part in parts], mesh.devices[root]))
@@ -318,8 +371,12 @@ def _put(mesh: JaxMesh, part: Part, rank: int) -> None:
 
 
 def _local(values: Sequence[Any]) -> List[Any]:
-    """Return the values as arrays of JAX; rows of arrays of all ranks have a first axis of length 1."""
-    return [value.row if isinstance(value, RankArray) else value for value in values]
+    """Return the values as arrays of JAX; scalars of all ranks have an axis of length 1."""
+    return [value.block if isinstance(value, RankArray) else value for value in values]
+
+
+def _taken(source: Any, rows: Any, n_rows: int, ndim: int) -> Any:
+    return taken(source, rows if ndim else rows[0], n_rows)
 
 
 def _whole(mesh: JaxMesh, of_ranks: Sequence[Any]) -> Any:
@@ -339,10 +396,8 @@ def _common_shape(of_ranks: Sequence[Any]) -> Any:
     return shape if all([getattr(one, "shape", None) == shape for one in of_ranks]) else (0,)
 
 
-def _replace_lost(cells: Sequence[List[Any]], error: BaseException) -> None:
-    """Replace values whose memory a failed call has already reused, which JAX does only if a device fails."""
-    lost = [cell for cell in cells if type(cell[0]) is RankArray and cell[0].whole.is_deleted()]
-    for cell in lost:
-        cell[0] = np.full(cell[0].shape, np.nan if cell[0].dtype.kind in "fc" else 0, cell[0].dtype)
-    if lost:
-        add_note(error, "the values of the variables that this function updates are lost: load them from a checkpoint")
+def _is_lost(whole: Any) -> bool:
+    try:
+        return whole.is_deleted() or whole.block_until_ready() is None
+    except Exception:  # a single device raises other types
+        return True

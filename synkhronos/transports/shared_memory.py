@@ -235,7 +235,7 @@ class SharedMemoryTransport(Transport):
             return self._all_reduce_rounded(keys, arrays, reduction, name_of, into, errors)
         placed: List[Optional[PooledArray]] = self._current(keys, arrays)
         results: List[Any] = [None] * len(keys)
-        if reduction.results and reduction.results[0].destinations is None or self._receives(reduction):
+        if reduction.receives(self.rank):
             spares = self._spares(into, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
         layout = self._layout(placed, None, n_eager)
@@ -315,7 +315,7 @@ class SharedMemoryTransport(Transport):
         assert over_hosts is not None
         given: List[Any] = list(self._current(keys, arrays))
         targets: List[PooledArray] = []
-        if into is not None and self._receives(reduction):
+        if into is not None and reduction.receives(self.rank):
             targets = self._spares(into, kinds_of(arrays))
         names = tuple([(*key, "started") for key in keys] if meanwhile else keys)
         gives = not (meanwhile or reduction.keeps_errors)
@@ -332,9 +332,6 @@ class SharedMemoryTransport(Transport):
             for key, spare in zip(into, targets):
                 self._slots[key].spare = spare
         return begun
-
-    def _receives(self, reduction: Reduction) -> bool:
-        return any([dests is None or self.rank in dests for _, dests, _ in reduction.results])
 
     def _moved(self, portion: Portion, weights: Weights, destinations: Sequence[int]) -> Tuple[float, float]:
         """Return the bytes that this rank reads (except from ranks with weight 0) and writes for its share."""

@@ -59,6 +59,13 @@ class Reduction(NamedTuple):
     def is_for_all(self) -> bool:
         return len(self.results) == 1 and self.results[0].destinations is None
 
+    def receives(self, rank: int) -> bool:
+        return any([each.destinations is None or rank in each.destinations for each in self.results])
+
+    def others(self, size: int) -> List[int]:
+        """Return the ranks that receive no result."""
+        return [rank for rank in range(size) if not self.receives(rank)]
+
 
 class HostRoute(NamedTuple):
     """Hosts with ranks that contribute to a result (``sources``) or receive it (``destinations``)."""

@@ -1,7 +1,7 @@
 """Sessions on JAX's devices, in a pytest of their own: a process in which JAX runs can fork no ranks afterwards.
 
 Modules: `synkhronos.mesh.devices`, `synkhronos.mesh.launcher`, `synkhronos.mesh.mesh`, `synkhronos.mesh.program`,
-`synkhronos.mesh.traces`, `synkhronos.mesh.engine`, `synkhronos.engines.pytensor.jax_graph`,
+`synkhronos.mesh.traces`, `synkhronos.mesh.engine`, `synkhronos.mesh.collectives`, `synkhronos.engines.pytensor.jax_graph`,
 `synkhronos.calls.together`, `synkhronos.calls.steps_together`.
 """
 
@@ -74,7 +74,7 @@ def run(n, *arguments):
     assert done.returncode == 0, done.stdout[-10000:]
 
 
-@pytest.mark.parametrize("file", ["functions", "sessions", "donation", "steps"])
+@pytest.mark.parametrize("file", ["functions", "sessions", "donation", "steps", "collectives", "errors"])
 def test_on_three_devices(file):
     run(3, str(HERE / f"mesh_{file}.py"))
 
@@ -106,6 +106,13 @@ def test_models_of_pymc():
 )
 def test_tests_of_all_worlds(n, tests):
     run(n, "-k", f"mesh and {SUITABLE}", "-m", "not thorough and not long", *COLLECTIVES, *tests)
+
+
+@pytest.mark.parametrize("n", [3, pytest.param(2, marks=pytest.mark.thorough), pytest.param(8, marks=pytest.mark.long)])
+def test_collectives_of_values_on_devices(n, monkeypatch):
+    """All collectives, of values that are on the devices when they begin."""
+    monkeypatch.setenv("SYNK_TEST_MESH_VALUES", "devices")
+    run(n, "-k", f"mesh and {SUITABLE}", "-m", "not thorough and not long", "tests/collectives")
 
 
 @pytest.mark.thorough

@@ -912,15 +912,27 @@ def equal_weights_of_uneven_rows(plant):
 
 
 def old_value_stays_on_the_device(plant):
-    """A device keeps its copy of an array that the program may still write to."""
+    """A device uses its copy of an array that the program may still write to, as long as it is the same array."""
     from synkhronos.mesh.engine import MeshEngine
 
-    def wrong(part):
-        for i, before in part.moved.items():
-            if part.cells[i][0] is before:
-                part.cells[i][0] = part.values[i]
+    right, keep, copies = MeshEngine._part, MeshEngine._keep, {}
 
-    plant.replace(MeshEngine, "_keep", staticmethod(wrong))
+    def wrong(function, args, call):
+        part, drawn = right(function, args, call)
+        for i, cell in function.cells.items():
+            _, before, copy = copies.get(id(cell), (None, None, None))
+            if before is not None and part.values[i] is before and not copy.whole.is_deleted():
+                part.values[i] = copy
+        return part, drawn
+
+    def wrong_keep(part):
+        keep(part)
+        for i, before in part.moved.items():
+            if hasattr(part.values[i], "whole"):
+                copies[id(part.cells[i])] = part.cells[i], before, part.values[i]
+
+    plant.replace(MeshEngine, "_part", staticmethod(wrong))
+    plant.replace(MeshEngine, "_keep", staticmethod(wrong_keep))
 
 
 def every_device_takes_the_first_rows(plant):

@@ -44,7 +44,7 @@ class Program:
         self.steps = []
         self._returned = deque(maxlen=8)  # results of the last steps
         PROGRAM.close()  # (synk.close() would raise an error if the program has not waited for a collective)
-        library.started, library.saved = [], []
+        library.started, library.saved, library.kept = [], [], {}
         library.start(initial)
         if launcher == "hosts":
             self.session = over_hosts(COUNTS_OF[n], root)
@@ -89,6 +89,9 @@ class Program:
             self._compare("result", actual, results)
             self._returned.append((len(self.steps), actual, copy.deepcopy(actual)))
             self.model.note(after, step.is_by_master, step.is_common)
+            for name in after if getattr(step, "way", "") != "kept" else ():
+                self.library.kept.pop(name, None)  # the variable may have another array now
+            self.model.kept = {name: array.shape for name, array in self.library.kept.items()}
         self._compare_values(after)
         for step, value, copied in self._returned:  # returned values belong to the program
             if not _same(value, copied):

@@ -146,7 +146,7 @@ class Library:
     def put(self, name, value, way):
         """Set the master's variable to a value in one of the ways of `steps.WAYS`."""
         variable = self.variables[name]
-        held = variable.get_value(borrow=True)
+        held = None if way == "kept" else variable.get_value(borrow=True)
         fits = isinstance(held, np.ndarray) and held.shape == value.shape and held.flags.writeable and held.ndim
         if way == "lent" and fits:
             held[...] = value
@@ -159,6 +159,8 @@ class Library:
             given[...] = value
             if variable.get_value(borrow=True) is not given:
                 variable.set_value(value)
+        elif way == "kept" and name not in STATES:
+            self._write_kept(variable, value.copy(), self.kept.get(name))
         elif way == "another variable":
             variable.clone().set_value(value)
         elif way == "a function" and self.engine != "numpy":
@@ -175,6 +177,16 @@ class Library:
             function[s] = value.copy()
         else:
             variable.set_value(value.copy(), borrow=way != "set_value")
+
+    def _write_kept(self, variable, value, kept):
+        """Write to the array that the variable has borrowed in an earlier step; otherwise, let it borrow the value."""
+        if kept is not None and kept.shape == value.shape and kept.ndim:
+            kept[...] = value
+        else:
+            variable.set_value(value, borrow=True)
+            self.kept.pop(variable.name, None)
+            if variable.get_value(borrow=True) is value:
+                self.kept[variable.name] = value
 
     def save(self, names):
         """Save variables in a checkpoint."""

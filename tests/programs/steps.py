@@ -149,8 +149,8 @@ class Collective:
 
 
 #: Ways to set a variable's value: ``set_value``, with a copy or with the array itself; writing into an array that was
-#: lent or borrowed by the variable, with or without setting it; a variable with the same storage; a function of the
-#: library alone; and ``f[s] = value``, if an input has the variable's storage.
+#: lent or borrowed by the variable, with or without setting it, and also in a later step; a variable with the same
+#: storage; a function of the library alone; and ``f[s] = value``, if an input has the variable's storage.
 WAYS = (
     "set_value",
     "set_value",
@@ -158,6 +158,8 @@ WAYS = (
     "lent",
     "lent and set",
     "borrowed and written",
+    "kept",
+    "kept",
     "another variable",
     "a function",
     "f[s]",
@@ -298,6 +300,9 @@ class Draw:
         return Collective("broadcast", [differing])
 
     def _step(self, model):
+        if model.kept and self.chance(10):
+            name = self.random.choice(sorted(model.kept))
+            return Put(name, self.given(name, (*model.kept[name], 0)[0], ["array"]), "kept")
         kind = self.random.randrange(100)
         if kind < 52:
             return self.call(model)

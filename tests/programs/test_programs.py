@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from protocol import Raised, Wrong, random_program, replay, seeded_program, shortest  # noqa: E402
 from recipe_library import Library  # noqa: E402
-from recipes import BY_NAME, OF_ENGINE, RECIPES  # noqa: E402
+from recipes import BY_NAME, DATA, OF_ENGINE, RECIPES  # noqa: E402
 from steps import WAYS, Call, Collective, Put  # noqa: E402
 
 from synkhronos.calls import division  # noqa: E402
@@ -211,11 +211,14 @@ def planting(monkeypatch):
 
 def concerns(bug, recipe):
     """Return whether a function is of the kind that a bug is about."""
-    if bug in bugs.INSIDE + bugs.OF_THE_MESH:
+    if bug is bugs.old_value_stays_on_the_device:
+        updated = {update.target for update in [*recipe.updates, *recipe.default_updates]}
+        return not (recipe.exact or recipe.states) and set(recipe.shareds) - updated - DATA.keys()
+    if bug in bugs.INSIDE + bugs.OF_THE_MESH and bug is not bugs.every_device_takes_the_first_rows:
         return recipe.collectives
     if bug in bugs.OF_STATES:
         return recipe.states
-    if bug in bugs.OF_WRITTEN_ROWS:
+    if bug in [*bugs.OF_WRITTEN_ROWS, bugs.every_device_takes_the_first_rows]:
         return recipe.rows
     if bug in bugs.EXACT + bugs.OF_THE_PROGRAM:
         return recipe.exact

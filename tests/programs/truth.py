@@ -150,6 +150,7 @@ class Model:
         self.started = []  # collectives, as (names, future values of their targets)
         # Variables that were equal on all ranks until the program set the master's value, in any way.
         self.put_by_program = set()
+        self.kept = {}  # by variable, the shape of an array that it has borrowed, and to which the program can write
         self.own = set()  # variables that were set on each rank separately, even if their values are equal
         self.saved = []  # checkpoints, as (the values of all ranks by name, the variables set by the program)
         self._put_back = []  # variables that again count as set by the program after the last step
