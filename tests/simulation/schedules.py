@@ -86,6 +86,9 @@ OF_SERVERS = (
     ),
 )
 
+#: Points at which a third of the deaths happen to the first rank of another host, which forwards messages there.
+OF_LEADERS = ("semaphore posted", "command_number written", "decided written", "accepted by the kernel", "received")
+
 #: More points at which interrupts happen if there are several hosts: the program records another host's message.
 OF_INTERRUPTS_OVER_HOSTS = (
     *("answer_length written", "finished written", "arrived written", "noticed_0 written", "promised written"),
@@ -199,6 +202,9 @@ def _fault_over_hosts(rng, hosts, root, n_steps):
         fault = _fault(rng, sum(hosts), root, n_steps, kind)
         if kind == "interrupt" and rng.random() < 0.5:
             fault = fault._replace(at=rng.choice(OF_INTERRUPTS_OVER_HOSTS))
+        if kind == "death" and rng.random() < 0.3:
+            host = rng.randrange(1, len(hosts))
+            fault = fault._replace(rank=sum(hosts[:host]), at=rng.choice(OF_LEADERS))
         return fault
     first = 0 if kind in ("server", "slow", "keeper") else 1  # the program stays reachable
     point = 1 + int(rng.expovariate(1 / rng.choice((4.0, 20.0, 60.0, 200.0))))
