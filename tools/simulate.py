@@ -2,10 +2,12 @@
 
     python tools/simulate.py                              # as `make simulate`: about two minutes on one core
     python tools/simulate.py --schedules 1000000 --cores 2
+    python tools/simulate.py --hosts --schedules 100000   # schedules of two and three hosts
     python tools/simulate.py --seed 1234                  # one schedule, printed; if it fails, also its shortest form
     python tools/simulate.py --plants                     # plant the faults of the protocol; each must be found
 
-The first seed is ``--first``. The exit status is 1 if a schedule is wrong, or a planted fault is not found.
+The first seed is ``--first``; with ``--hosts``, seeds mean other schedules. The exit status is 1 if a schedule is
+wrong, or a planted fault is not found.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ from typing import List, Optional
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "simulation")]
 
-SCHEDULES = 2000
+SCHEDULES, SCHEDULES_OVER_HOSTS = 1400, 250
 PLANTED_SCHEDULES = 5000  # within which a planted fault must be found
 
 
-def replay(seed: int) -> int:
+def replay(seed: int, over_hosts: bool) -> int:
     """Run one schedule; print it, and its shortest form if it fails."""
-    from schedules import Simulation, drawn
+    from schedules import Simulation, drawn, drawn_over_hosts
     from shrinking import failure, shrunk
 
     with Simulation() as simulation:
-        schedule = drawn(seed)
+        schedule = drawn_over_hosts(seed) if over_hosts else drawn(seed)
         print(schedule)
         wrong = failure(simulation, schedule)
         if wrong is None:
@@ -45,10 +47,10 @@ def replay(seed: int) -> int:
 def plant(most: int) -> int:
     """Plant every fault of the protocol, and print the seed that finds it."""
     from many_schedules import find
-    from protocol_faults import PLANTS
+    from protocol_faults import PLANTS, PLANTS_OVER_HOSTS
 
     absent = 0
-    for name in PLANTS:
+    for name in [*PLANTS, *PLANTS_OVER_HOSTS]:
         found = find(name, most)
         absent += found is None
         text = f"not found in {most} schedules" if found is None else f"schedule {found[0]}: {found[1].kind}"
@@ -56,10 +58,12 @@ def plant(most: int) -> int:
     return int(absent > 0)
 
 
-def campaign(first: int, count: int, n_cores: int) -> int:
+def campaign(first: int, count: int, n_cores: int, over_hosts: bool) -> int:
     """Run many schedules and print their totals."""
     from many_schedules import run_on
+    from schedules import drawn, drawn_over_hosts
 
+    draw, option = (drawn_over_hosts, " --hosts") if over_hosts else (drawn, "")
     began = last = time.monotonic()
 
     def progress(totals: object) -> None:
@@ -68,28 +72,35 @@ def campaign(first: int, count: int, n_cores: int) -> int:
             last = time.monotonic()
             print(f"{last - began:.0f} s: {totals}", flush=True)
 
-    totals = run_on(n_cores, first, count, progress)
+    totals = run_on(n_cores, first, count, progress, draw)
     took = time.monotonic() - began
-    print(f"{totals}; {took:.0f} s on {n_cores} cores, {count / took / n_cores:.0f} schedules per second and core")
+    kind, speed = "over hosts: " if over_hosts else "", count / took / n_cores
+    print(f"{kind}{totals}; {took:.0f} s on {n_cores} cores, {speed:.3g} schedules per second and core")
     for failure in totals.failures[:20]:
-        print(f"\nschedule {failure.seed} (python tools/simulate.py --seed {failure.seed}): {failure.text}")
+        print(f"\nschedule {failure.seed} (python tools/simulate.py{option} --seed {failure.seed}): {failure.text}")
     return int(bool(totals.failures))
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Run what the command line selects; return the exit status."""
     parser = argparse.ArgumentParser(description="Run schedules of the simulated world.")
-    parser.add_argument("--schedules", type=int, default=SCHEDULES, help=f"number (default: {SCHEDULES})")
+    text = f"number (default: {SCHEDULES}, and {SCHEDULES_OVER_HOSTS} over hosts)"
+    parser.add_argument("--schedules", type=int, help=text)
+    parser.add_argument("--hosts", action="store_true", help="only schedules of several hosts")
     parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
     parser.add_argument("--cores", type=int, default=1, help="number of processes (default: 1)")
     parser.add_argument("--seed", type=int, help="run only the schedule of this seed, and print it")
     parser.add_argument("--plants", action="store_true", help="plant faults of the protocol instead")
     given = parser.parse_args(arguments)
     if given.seed is not None:
-        return replay(given.seed)
+        return replay(given.seed, given.hosts)
     if given.plants:
         return plant(PLANTED_SCHEDULES)
-    return campaign(given.first, given.schedules, min(given.cores, os.cpu_count() or 1))
+    n_cores, status = min(given.cores, os.cpu_count() or 1), 0
+    for over_hosts, default in ((False, SCHEDULES), (True, SCHEDULES_OVER_HOSTS)):
+        if over_hosts == given.hosts or given.schedules is None and not given.hosts:
+            status |= campaign(given.first, given.schedules or default, n_cores, over_hosts)
+    return status
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import socket
 import time
 import traceback
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
@@ -154,10 +155,8 @@ class _Bridge:
         if not together:
             self._outlive(launcher)
         for line in list(self.lines.values()):
-            try:
+            with suppress(OSError):
                 line.send(Bye(together))
-            except OSError:
-                pass
         if together and self.bulk is not None:
             together = self.bulk.close()
             if not together:
@@ -194,10 +193,8 @@ class _Bridge:
         """If a launcher may kill all processes when one ends early, detach from it and wait for the program's end."""
         if not launcher:
             return
-        try:
+        with suppress(OSError):  # the program has ended
             fd_passing.send(self.socket, OUTLIVES)
-        except OSError:  # the program has ended
-            pass
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
@@ -333,10 +330,8 @@ class _Bridge:
         self._asked += 1
         number, missing = self._asked, set(self._processes)
         for own, process in enumerate(self._processes, 1):
-            try:
+            with suppress(KeyError, OSError):  # the host is lost
                 self.lines[process].send(Question(kind, number, about(own)))
-            except (KeyError, OSError):  # the host is lost
-                pass
         until = time.monotonic() + seconds
         for process in self._processes:
             if process in self.lost:

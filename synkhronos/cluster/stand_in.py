@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Dict, Sequence, Tuple
 
 from ..processes.keeper import record_exit
@@ -29,7 +30,8 @@ class StandIn(Copying):
             decided = words[DECIDED]  # read after `aborted`, when no further barrier of that command can be decided
             self.requests.look_at_aborted()
             for line in self.requests.lines[1:]:
-                line.send(CommandAborted(aborted, decided, self.requests.next_reduction))
+                with suppress(ConnectionError):  # of a lost host; the others must still abort the command
+                    line.send(CommandAborted(aborted, decided, self.requests.next_reduction))
             self.wake(self.hosts.near)  # ranks may be waiting for replies to their requests
         return False
 

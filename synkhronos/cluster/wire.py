@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any, Callable, Deque, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..host.interfaces import Interface
@@ -115,10 +116,8 @@ class Line:
     def close(self) -> None:
         """Close the connection; receivers at both ends get `EOFError`."""
         self._unsent.put(None)
-        try:
+        with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
 
 
 def listener_of(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Listener:

@@ -7,6 +7,7 @@ import faulthandler
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Callable, Dict, Sequence, Union
 
 from ..host.affinity import confine
@@ -47,11 +48,9 @@ def die_with_parent(parent: int) -> None:
 def take_default_signals() -> None:
     """Reset the signal handlers and the mask inherited from the program."""
     for number in range(1, signal.NSIG):
-        try:
+        with suppress(OSError, ValueError):  # invalid numbers, or signals that cannot be caught
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
-        except (OSError, ValueError):  # invalid numbers, or signals that cannot be caught
-            pass
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
@@ -99,10 +98,8 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     )
     _profiled(config, lambda: run_rank(config, block, fds, watch, policy))
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(OSError, ValueError):  # the reader is gone, or the stream is closed
             stream.flush()
-        except (OSError, ValueError):  # the reader is gone, or the stream is closed
-            pass
 
 
 def run_rank(

@@ -459,12 +459,13 @@ class Session:
         if error is not None:
             raise _Fatal(error)
 
-    def _watch_answers(self) -> None:
+    def _watch_answers(self) -> bool:
         self._watch()
         if any(self.block.arrived[rank] > self.context.barrier.current for rank in self.others):
             self.context.abort()  # a rank waits for the master, which has finished
         if self.block.words[ABORT_REQUESTED] >= self._number:
             self.context.abort()  # other ranks may still have many steps ahead
+        return not self._missing()  # true, for example, if a rank was stopped before it woke the master
 
     def _raise_what_ended(self) -> None:
         """Raise the error for a rank, or a launcher, that has ended since the last command."""
@@ -487,6 +488,9 @@ class Session:
     def _late(self) -> WorkerTimeout:
         missing = self._missing()
         doing = self.launcher.inspect(missing, STACKS_TIMEOUT_S)
+        if self.hosts is not None and not any(doing.values()):  # all wait for leaders, which may have arrived before
+            missing = sorted({self.hosts.ranks[self.hosts.of(rank)][0] for rank in missing})
+            doing = self.launcher.inspect(missing, STACKS_TIMEOUT_S)
         missing = self._late_ranks = [rank for rank in missing if doing[rank]] or missing  # a leader may be late alone
         ranks = "\n".join(f"rank {rank} (pid {self.launcher.pid(rank)}): {doing[rank]}" for rank in missing)
         late = "no rank finished a step of {} within" if any(self._steps) else "{} did not finish within"
@@ -512,6 +516,8 @@ class Session:
                     self.block.commands[rank].release()  # the rank may not have been woken before the interrupt
                 for rank in self.others:
                     self.channel.wait(rank, number, self._watch_answers)
+                if self.context.leading is not None:  # a decision that the interrupt may have kept from other hosts
+                    self.context.leading.forward(self._watch)
                 if self.healing is not None:
                     self.healing.note([self._read(rank) for rank in self.others])
                 self.context.transaction.settle()

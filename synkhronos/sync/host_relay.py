@@ -29,6 +29,7 @@ from __future__ import annotations
 import os
 import select
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
@@ -201,10 +202,8 @@ class RootRelay(HostRelay):
         """Use a new link to a host whose leader was replaced; repeat the last command and decision there."""
         host = self.hosts.of(leader) - 1
         old, others, _ = self._told[host]
-        try:
+        with suppress(KeyError, ValueError):  # unregistered after its loss
             self._poll.unregister(old)
-        except (KeyError, ValueError):  # unregistered after its loss
-            pass
         self._links = {fd: each for fd, each in self._links.items() if each is not old}
         old.close()
         self._links[link.fileno()], link.on_wait = link, self._receive_while_sending
@@ -318,18 +317,20 @@ class LeaderRelay(HostRelay):
     def on_command(self, number: int, aborted: int, payload: bytes) -> None:
         if number > self.block.words[COMMAND_NUMBER]:
             self._command = number, aborted, payload
-            self._deliver()
+        self._deliver()
 
     def _deliver(self) -> None:
-        """Deliver the command to the ranks, once aborted commands no longer write into their memory."""
-        assert self._command is not None
-        block, (number, aborted, payload) = self.block, self._command
-        if block.words[LET_GO] >= aborted:
+        """Deliver a new command once no aborted one writes into memory; wake ranks that a dead leader has not woken."""
+        block = self.block
+        if self._command is not None:
+            number, aborted, payload = self._command
+            if block.words[LET_GO] < aborted:
+                return
             block.words[COMMAND_LENGTH], self._long_command = messages.put(payload, block.command_slot, self.pool)
             block.words[COMMAND_NUMBER] = number
             self._command = None
-            for rank in self.others:
-                block.commands[rank].release()
+        for rank in self.others:
+            block.commands[rank].release()
 
     def on_notices(self, number: int, notices: Dict[int, Any]) -> None:
         if number > self.block.words[DECIDED]:

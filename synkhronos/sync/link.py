@@ -16,6 +16,7 @@ import pickle
 import select
 import socket
 import struct
+from contextlib import suppress
 from typing import Any, Callable, List, Sequence, Tuple
 
 from .semaphore import POLL_INTERVAL_S
@@ -58,6 +59,7 @@ class Link:
         self._buffer = memoryview(bytearray(2 * (_HEADER.size + FRAME_BYTES)))
         self._discarded = bytearray(len(self._buffer))
         self._n_processed = 0  # size of a processed frame in the kernel's queue
+        self._n_awaited = 1  # the socket is readable once it has this number of bytes
         self._parts: List[bytes] = []  # parts of a long message
 
     def fileno(self) -> int:
@@ -90,21 +92,22 @@ class Link:
 
     def _lose(self) -> None:
         self.is_lost = True
-        try:
+        with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # so that the other end notices immediately
-        except OSError:
-            pass
 
     def receive(self, deal_with: Callable[..., object], is_gone: bool = False) -> None:
         """Call ``deal_with(*message)`` for each message received; with ``is_gone``, no further message can arrive."""
         try:
+            if self._n_awaited > 1:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+                self._n_awaited = 1
             self._discard()
             n = self._socket.recv_into(self._buffer, 0, socket.MSG_PEEK)
         except BlockingIOError:
             return
         except OSError:
             n = 0
-        at = 0
+        at, needed = 0, _HEADER.size
         while n - at >= _HEADER.size:
             length, i, is_last = _HEADER.unpack_from(self._buffer, at)
             begin, needed = at + _HEADER.size, _HEADER.size + length
@@ -119,6 +122,9 @@ class Link:
             at += needed
         if not at and (is_gone or not n):
             self.is_lost = True
+        elif not at:  # Otherwise polls would not wait for the rest, which never arrives from a lost host.
+            self._n_awaited = needed  # first, because an interrupt may follow
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, needed)
 
     def _discard(self) -> None:
         """Remove the processed frame from the kernel's queue; if this is interrupted, it is processed again."""

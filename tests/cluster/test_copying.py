@@ -149,6 +149,18 @@ def test_other_hosts_are_told_of_a_command_given_up_and_of_what_was_decided_in_i
     assert {type(message) for line in process.requests.lines[1:] for message in line.sent} == {CommandAborted}
 
 
+def test_a_lost_host_does_not_hide_an_abort_from_the_others(make):
+    process = make((1, 1, 1))
+
+    def is_lost(message):
+        raise ConnectionError
+
+    process.requests.lines[1].send = is_lost
+    process.block.words[ABORTED] = 1
+    process.look(False)
+    assert process.requests.lines[2].sent == [CommandAborted(1, 0, 0)]
+
+
 def test_bells_do_not_keep_a_process_from_looking_at_the_rest(make, monkeypatch):
     process = make((1, 1), own=1)
     looks, now = [], [100.0]

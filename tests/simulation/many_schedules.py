@@ -1,12 +1,13 @@
 """Many schedules of the simulated world, on one or several cores, with their totals."""
 
+import functools
 import multiprocessing
 import os
 from collections import Counter
 from typing import NamedTuple
 
-from protocol_faults import planted
-from schedules import Simulation, Wrong, drawn
+from protocol_faults import PLANTS_OVER_HOSTS, planted
+from schedules import Simulation, Wrong, drawn, drawn_over_hosts
 
 CHUNK = 50  # schedules in one process, which then checks that nothing is left
 
@@ -53,13 +54,13 @@ class Failure(NamedTuple):
     text: str
 
 
-def run(seeds):
+def run(seeds, draw=drawn):
     """Run the schedules of some seeds in this process, which must call this in its main thread; return `Totals`."""
     totals = Totals()
     with Simulation() as simulation:
         for number, seed in enumerate(seeds, 1):
             try:
-                _, points, switches = simulation.run(drawn(seed))
+                _, points, switches = simulation.run(draw(seed))
                 totals.points += points
                 totals.switches += switches
                 if number == len(seeds):
@@ -80,13 +81,13 @@ def _pin(cores):
     os.sched_setaffinity(0, {usable[core % len(usable)]})  # threads that take turns are slower on several cores
 
 
-def run_on(n_cores, first, count, progress):
+def run_on(n_cores, first, count, progress, draw=drawn):
     """Run ``count`` schedules from the seed ``first`` on, in several processes; call ``progress`` with the totals."""
     totals = Totals()
     chunks = [range(begin, min(first + count, begin + CHUNK)) for begin in range(first, first + count, CHUNK)]
     context = multiprocessing.get_context("spawn")
     with context.Pool(n_cores, _pin, (context.Value("i", 0),)) as pool:
-        for part in pool.imap_unordered(run, chunks):
+        for part in pool.imap_unordered(functools.partial(run, draw=draw), chunks):
             totals.add(part)
             progress(totals)
     return totals
@@ -94,10 +95,11 @@ def run_on(n_cores, first, count, progress):
 
 def find(name, most):
     """Plant a fault and return the seed that finds it, with its failure; None if ``most`` schedules do not find it."""
+    draw = drawn_over_hosts if name in PLANTS_OVER_HOSTS else drawn
     with planted(name), Simulation() as simulation:
         for seed in range(most):
             try:
-                simulation.run(drawn(seed))
+                simulation.run(draw(seed))
             except Wrong as wrong:
                 return seed, wrong
     return None

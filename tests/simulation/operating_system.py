@@ -10,6 +10,7 @@ processes, signals     threads of the scheduler; ``kill -9`` leaves a thread whe
 the keeper's socket    a queue of pickled messages with duplicated descriptors
 the keeper's main loop `SimulatedWatch.loop`; its other methods are the library's, except those that fork
 the rank's process     `rank_main.run_rank` in a thread, without the process's environment, streams and cores
+other hosts            `simulated_network`; a host's serving process is a thread that calls `Server.serve`
 =====================  ================================================================================================
 
 The control block, the pools and all descriptors are real memory files.
@@ -18,6 +19,7 @@ The control block, the pools and all descriptors are real memory files.
 import ctypes
 import os
 import pickle
+import select
 import signal
 import socket
 import threading
@@ -25,16 +27,25 @@ import time
 from contextlib import ExitStack
 from unittest import mock
 
+from simulated_network import Bell, Delegate, HostsWorld, Network, Pollable
 from turns_of_ranks import DEAD, ENDED, FOREVER, STOPPED
 
 from synkhronos import trace
 from synkhronos.calls import steps
+from synkhronos.cluster import bridge, copying, deputy, loop, mpi_thread, operation, requests, stand_in, wire
+from synkhronos.cluster import launcher as hosts_launcher
+from synkhronos.cluster import serve as serving
+from synkhronos.cluster.bridge import Bridge
+from synkhronos.cluster.facts import facts
+from synkhronos.errors import SynkhronosError
 from synkhronos.host import affinity, machine, signals
-from synkhronos.processes import child_process, keeper, launcher, rank_main
+from synkhronos.memory.pool import Pool
+from synkhronos.processes import child_process, keeper, launcher, output, rank_main
 from synkhronos.processes.keeper import Keeper
+from synkhronos.program import program
 from synkhronos.replication import replicator
 from synkhronos.runtime import serve, session
-from synkhronos.sync import control_block, semaphore
+from synkhronos.sync import control_block, host_relay, link, rendezvous, semaphore
 from synkhronos.sync.control_block import ControlBlock
 from synkhronos.sync.semaphore import WaitPolicy
 from synkhronos.transports import base
@@ -46,6 +57,7 @@ SESSION_WORDS = ("decided", "abort_requested", "aborted", "command_number", "com
 SESSION_WORDS += ("stop_requested", "announced", "let_go")
 RANK_WORDS = ("ended", "status", "arrived", "finished", "answer_length", "steps_command", "steps", "undone", "promised")
 RANK_WORDS += ("notice_length_0", "notice_length_1", "noticed_0", "noticed_1")
+RANK_WORDS += ("fetch_asked", "fetch_length", "fetch_done", "received", "printed", "shown")  # only over hosts
 
 
 class Words:
@@ -92,11 +104,23 @@ class SimulatedClock:
         self._scheduler.sleep(seconds)
 
 
-class SimulatedSocket:
+class SimulatedSocket(Pollable):
     """One end of a connection between two processes; `SimulatedMessages` sends and receives."""
 
     def __init__(self, scheduler):
+        super().__init__()
         self.scheduler, self.peer, self.messages, self.is_open, self.limit = scheduler, None, [], True, FOREVER
+        self.owner = scheduler.running.owner
+
+    def fileno(self):
+        return id(self)
+
+    def events(self, now):
+        return select.POLLIN if self.messages or not self.peer.is_open else 0
+
+    def wake(self):
+        for each in (self, *self.polls):
+            self.scheduler.wake(each)
 
     @classmethod
     def pair(cls, scheduler):
@@ -109,7 +133,7 @@ class SimulatedSocket:
 
     def close(self):
         self.is_open = False
-        self.scheduler.wake(self.peer)
+        self.peer.wake()
         for _, fds in self.messages:
             for fd in fds:
                 os.close(fd)
@@ -133,7 +157,7 @@ class SimulatedMessages:
         if not sock.peer.is_open or not sock.is_open:
             raise BrokenPipeError("the other end is closed")
         sock.peer.messages.append((pickle.dumps(message), [os.dup(fd) for fd in fds]))
-        self._scheduler.wake(sock.peer)
+        sock.peer.wake()
 
     def receive(self, sock):
         scheduler = self._scheduler
@@ -156,8 +180,20 @@ class SimulatedKeeper(Keeper):
         self.name, self._lock, self._status = "the keeper", threading.RLock(), None
         self._socket, theirs = world.connect()
         watch = SimulatedWatch(world, theirs)
-        self.pid = world.start("keeper", lambda process: watch.loop()).pid
+        self.pid = world.start("keeper", lambda process: watch.loop(), theirs).pid
         watch.pid = self.pid
+
+
+class SimulatedBridge(Bridge):
+    """The master's side of the bridge; only its start differs from the library's."""
+
+    def __init__(self, world, n_hosts):
+        self.name, self._lock, self._status = "the bridge", threading.RLock(), None
+        self._socket, theirs = world.connect()
+        self.world, self.has_met = HostsWorld(world.network, 0, n_hosts), False
+        served = bridge._Bridge(theirs, world.scheduler.program.pid, self.world)
+        world.servers[0] = world.start("bridge", lambda process: served.loop(), theirs)
+        self.pid = world.servers[0].pid
 
 
 class SimulatedWatch(keeper._Watch):
@@ -171,8 +207,9 @@ class SimulatedWatch(keeper._Watch):
         world, sock = self.world, self.socket
         try:
             while True:
-                while not sock.messages and sock.peer.is_open and not world.ended_children():
-                    world.scheduler.wait(sock, world.next_report())
+                keeper_process = world.process(self.pid)
+                while not sock.messages and sock.peer.is_open and not world.ended_children(keeper_process):
+                    world.scheduler.wait(sock, world.next_report(keeper_process))
                 world.scheduler.visit("keeper woken")
                 self.reap()
                 if sock.messages or not sock.peer.is_open:
@@ -204,9 +241,12 @@ class SimulatedWatch(keeper._Watch):
             self.world.become(process, config.rank)
             return self._live(process, config)
 
-        process = self.world.start("standby", live)
+        process = self.world.start("standby", live, theirs)
         process.fds = {ident: os.dup(fd) for ident, fd in descriptors.pools.items()}
         self.standby = process.pid, ours
+
+    def load(self, fds, path, modules):
+        """Do nothing: all modules are loaded."""
 
     def _live(self, process, config):
         world, keeper_process = self.world, self.world.process(self.pid)
@@ -217,7 +257,6 @@ class SimulatedWatch(keeper._Watch):
                 world.scheduler.kill(process, 0)
 
         fds = dict(process.fds)
-        del process.fds[config.rank]  # which the rank's pool will close
         try:
             rank_main.run_rank(config, self.block, fds, watch, POLICY)
             return 0
@@ -235,10 +274,24 @@ class SimulatedSystem:
     def __getattr__(self, name):
         return getattr(os, name)
 
+    def getppid(self):
+        """Return the id of the parent, or 1 if that has ended."""
+        parent = self._world.scheduler.running.owner.parent
+        return 1 if parent is None or self._world.has_ended(parent) else parent.pid
+
+    def read(self, fd, n):
+        return self._world.network.read(fd, n)
+
+    def dup(self, fd):
+        """Duplicate a descriptor, which is closed at the end of the process."""
+        found = os.dup(fd)
+        self._world.scheduler.running.owner.fds["dup", found] = found
+        return found
+
     def close(self, fd):
-        """Close a descriptor of a rank, which is then not closed at the end of its process."""
+        """Close a descriptor of a process, which is then not closed at the end of its process."""
         os.close(fd)
-        fds = self._world.scheduler.running.fds
+        fds = self._world.scheduler.running.owner.fds
         for ident in [ident for ident, each in fds.items() if each == fd]:
             del fds[ident]
 
@@ -252,23 +305,24 @@ class SimulatedSystem:
 
     def wait4(self, pid, options):
         """Return a child of the keeper that has ended; with ``options`` 0, wait for it."""
-        world = self._world
+        world, parent = self._world, self._world.scheduler.running.owner
         while True:
-            for process in world.ended_children():
+            for process in world.ended_children(parent):
                 world.reaped.add(process.pid)
                 status = process.status
                 return process.pid, -status if status < 0 else status << 8, mock.Mock(ru_maxrss=1024)
             if options:
                 return 0, 0, None
-            if not world.children():
+            if not world.children(parent):
                 raise ChildProcessError
-            world.scheduler.wait("child", world.next_report())
+            world.scheduler.wait("child", world.next_report(parent))
 
     def waitpid(self, pid, options):
-        """Return whether the keeper has ended, for the master."""
+        """Return whether a helper process has ended, for its parent."""
         process = self._world.process(pid)
         if process is not None and process.state in (DEAD, ENDED):
-            return pid, 9
+            status = process.status or 0
+            return pid, -status if status < 0 else status << 8
         return 0, 0
 
 
@@ -286,21 +340,46 @@ class World:
 
     def __init__(self, scheduler):
         self.scheduler = scheduler
-        self.blocks = []  # the program's control blocks
+        self.network = Network(self)
         self._stack = ExitStack()
         self.begin()
 
     def begin(self):
         """Begin a schedule: there are no processes, and no semaphores."""
         self.semaphores, self.reaped, self.report_at, self.sockets = {}, set(), {}, []
+        self.servers = {}  # by host, the process that serves it: the bridge, or another host's serving process
+        self.refused = []  # errors of serving processes that could not join
+        self.owned = []  # objects of the library with descriptors, which a killed process does not close
         self.late_reports = 0.0
         self.on_rank = lambda process: None  # called when a process becomes a rank
         self.scheduler.ended = self._ended
 
     # -- processes -------------------------------------------------------------------------------------------------
 
-    def start(self, name, work):
-        return self.scheduler.start(name, work)
+    def start(self, name, work, *sockets, host=None):
+        """Start a process, as a child of the one that runs, with these sockets; without a parent on another host."""
+        process, running = self.scheduler.start(name, work), self.scheduler.running.owner
+        process.host, process.parent = (running.host, running) if host is None else (host, None)
+        for sock in sockets:
+            sock.owner = process
+        return process
+
+    def start_servers(self, n_hosts):
+        """Start the serving processes of all hosts but the first, as ``mpirun`` does."""
+        for host in range(1, n_hosts):
+            server = self._serve(host, n_hosts)
+            self.servers[host] = self.start(f"server {host}", server, host=host)
+
+    def _serve(self, host, n_hosts):
+        def serve_host(process):
+            try:
+                serving.Server(HostsWorld(self.network, host, n_hosts), lambda: None).serve()
+            except SynkhronosError as error:
+                self.refused.append(str(error))
+                return 1
+            return 0
+
+        return serve_host
 
     def become(self, process, rank):
         """Make a process a rank."""
@@ -316,34 +395,78 @@ class World:
         """End a schedule: close the descriptors of all processes and messages."""
         processes = self.scheduler.processes
         self.scheduler.end()
-        for process in processes:
-            for fd in process.fds.values():
-                os.close(fd)
+        left = {fd for process in processes for fd in process.fds.values()}
+        for each in self.owned:
+            if isinstance(each, output.Streams):
+                each.are_forwarded = False
+                each.close()
+            elif isinstance(each, ControlBlock):
+                left.discard(each.fd)
+                each.close()
+            else:
+                each._tidy()
+        self.owned = []
+        self.network.end()
+        for fd in left:
+            os.close(fd)
         for sock in self.sockets:
             sock.close()
+        self.sockets, self.servers = [], {}
 
     def process(self, pid):
         return next((each for each in self.scheduler.processes if each.pid == pid), None)
 
-    def children(self):
-        """Return the keeper's children that it has not reaped."""
-        found = [each for each in self.scheduler.processes if each.name not in ("program", "keeper")]
+    @staticmethod
+    def has_ended(process):
+        return process.state in (DEAD, ENDED)
+
+    def children(self, parent):
+        """Return the children that a keeper has not reaped."""
+        found = [each for each in self.scheduler.processes if each.parent is parent]
         return [each for each in found if each.pid not in self.reaped]
 
-    def ended_children(self):
+    def ended_children(self, parent):
         """Return the children whose end the keeper has been notified of."""
         now = self.scheduler.now
-        return [each for each in self.children() if self.report_at.get(each.pid, FOREVER) <= now]
+        return [each for each in self.children(parent) if self.report_at.get(each.pid, FOREVER) <= now]
 
-    def next_report(self):
+    def next_report(self, parent):
         """Return the time of the next notification about an ended child."""
-        return min([self.report_at.get(each.pid, FOREVER) for each in self.children()], default=FOREVER)
+        return min([self.report_at.get(each.pid, FOREVER) for each in self.children(parent)], default=FOREVER)
+
+    def on_host(self, host):
+        """Return the processes of a host that have not ended, with their threads."""
+        found = [each for each in self.scheduler.processes if each.owner.host == host]
+        return [each for each in found if each.state not in (DEAD, ENDED)]
+
+    def release(self, process):
+        """Close the sockets of a process that has ended, as the kernel does."""
+        for sock in self.sockets:
+            if sock.owner is process and sock.is_open:
+                sock.close()
+        self.network.release(process)
+
+    def switch_off(self, host):
+        """Cut the power of a host: its connections stay open, and all its processes end."""
+        self.network.cut(host)
+        running = self.scheduler.running.owner
+        owners = {id(each.owner): each.owner for each in self.on_host(host)}.values()
+        for each in sorted(owners, key=lambda each: each is running):
+            self.scheduler.kill(each)
+
+    def kill_with_children(self, process):
+        """Kill a process and then its children, as the kernel does for ranks (PR_SET_PDEATHSIG)."""
+        children = [each for each in self.scheduler.processes if each.parent is process]
+        running = self.scheduler.running.owner
+        for each in sorted([process, *children], key=lambda each: each is running):  # the running one is the last
+            self.scheduler.kill(each)
 
     def ranks(self):
-        """Return the processes that are ranks and have not ended, by rank."""
+        """Return the processes that are ranks and have not ended, by rank; without those of hosts that are lost."""
         found = {}
         for each in self.scheduler.processes:
-            if each.rank is not None and each.state not in (DEAD, ENDED):
+            is_there = not each.host or not (self.network.is_gone(each.host) or self.network.is_gone(0))
+            if each.rank is not None and each.state not in (DEAD, ENDED) and is_there:
                 found[each.rank] = each
         return found
 
@@ -361,9 +484,9 @@ class World:
 
     def _ended(self, process):
         self.report_at[process.pid] = self.scheduler.now + self.late_reports
-        for each in self.scheduler.processes:  # the keeper, at whatever it waits
-            if each.name == "keeper" and each.state == "blocked":
-                each.state = "ready"
+        self.release(process)
+        if process.parent is not None and process.parent.state == "blocked":  # the keeper, at whatever it waits
+            process.parent.state = "ready"
 
     # -- semaphores ------------------------------------------------------------------------------------------------
 
@@ -416,25 +539,76 @@ class World:
         replace(semaphore, _init=self._init, _post=self._post, _trywait=self._trywait, _clockwait=self._clockwait)
         for module in (semaphore, session, launcher, keeper, child_process, base, steps, replicator):
             replace(module, time=clock)
-        for module in (launcher, keeper, child_process, rank_main):
+        for module in (bridge, copying, requests, rendezvous, hosts_launcher, mpi_thread):
+            replace(module, time=clock)
+        for module in (launcher, keeper, child_process, rank_main, bridge, wire, control_block):
             replace(module, os=system)
-        for module in (keeper, child_process):
+        for module in (keeper, child_process, bridge):
             replace(module, fd_passing=messages)
+        self._install_hosts(replace)
+        replace(rank_main, Pool=self._make_pool)
         replace(machine, available_memory=lambda: 1 << 40)  # faults say when memory is short
         replace(affinity, loaded_libraries=lambda: [])  # BLAS, whose threads are not limited here
         replace(signals, signal=SimulatedSignals())
         replace(launcher, describe_state=self.describe_state)
-        replace(WaitPolicy, of_processes=classmethod(lambda *_: POLICY))
+        replace(WaitPolicy, of_processes=classmethod(lambda *_: POLICY), of_hosts=classmethod(lambda *_: POLICY))
         create = ControlBlock.__init__
 
         def watched(block, *args, **kwargs):
             create(block, *args, **kwargs)
+            if scheduler.running is not scheduler.program:
+                self.owned.append(block)
             self._watch(block)
 
         replace(ControlBlock, __init__=watched)
         observer = Points(scheduler)
         trace.observe(observer)
         stack.callback(trace.ignore, observer)
+
+    def _make_pool(self, rank, fd, taken):
+        del self.scheduler.running.fds[rank]  # the pool closes it
+        return Pool(rank, fd=fd, taken=taken)
+
+    def _install_hosts(self, replace):
+        """Replace the edges between hosts."""
+        network, modules = self.network, self.network.modules()
+        for module in (rendezvous, wire, link):
+            replace(module, socket=modules["socket"])
+        for module in (loop, host_relay, link):
+            replace(module, select=modules["select"])
+        for module in (requests, mpi_thread, operation, wire):
+            replace(module, threading=modules["threading"])
+        for module in (wire, mpi_thread):
+            replace(module, queue=modules["queue"])
+        replace(rendezvous, selectors=modules["selectors"])
+        replace(control_block, EventFd=lambda fd=-1: Bell(network, fd))
+        replace(bridge, signal=Delegate(signal, signal=lambda *_: None), take_default_signals=lambda: None)
+        replace(serving, Keeper=lambda enter: SimulatedKeeper(self))
+        replace(rank_main, counter=lambda: lambda: 0)  # ranks print nothing
+        replace(program, modules_to_import=lambda: [])
+        real = facts()
+        for module in (bridge, serving):
+            replace(module, facts=lambda *pids: real._replace(name=f"host{self.scheduler.running.owner.host}"))
+        for module in (bridge, hosts_launcher):
+            replace(module, interfaces=network.interfaces)
+        for owner in (deputy.Deputy, stand_in.StandIn):
+            replace(owner, fail=self._fail_of(owner.fail))
+        for owner in (output.Streams, launcher.ProcessLauncher):
+            replace(owner, __init__=self._recording(owner.__init__))
+
+    def _fail_of(self, fail):
+        def failed(copying, reason):
+            self.scheduler.crash = self.scheduler.crash or reason
+            fail(copying, reason)
+
+        return failed
+
+    def _recording(self, create):
+        def created(each, *args, **kwargs):
+            self.owned.append(each)
+            create(each, *args, **kwargs)
+
+        return created
 
     def uninstall(self):
         self._stack.close()

@@ -9,6 +9,10 @@ import textwrap
 from contextlib import contextmanager
 from unittest import mock
 
+from synkhronos.cluster import wire
+from synkhronos.cluster.deputy import Deputy
+from synkhronos.cluster.requests import Requests
+from synkhronos.cluster.stand_in import StandIn
 from synkhronos.processes import keeper
 from synkhronos.replication.command import Rejoin
 from synkhronos.runtime import channel
@@ -20,6 +24,8 @@ from synkhronos.runtime.transaction import Transaction
 from synkhronos.sync import barrier
 from synkhronos.sync.barrier import Barrier
 from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.host_relay import LeaderRelay, RootRelay
+from synkhronos.sync.link import Link
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 
 #: By name: the owners and the name of a function, and its lines with their wrong replacements.
@@ -185,11 +191,105 @@ PLANTS = {
     ),
 }
 
+#: The same, of the protocol between hosts.
+PLANTS_OVER_HOSTS = {
+    "a leader that continues without a notice": (
+        [LeaderRelay],
+        "has_all",
+        {"all([each == number for each in noticed])": "True"},
+    ),
+    "a notice that overwrites the next one": (
+        [LeaderRelay],
+        "on_decided",
+        {"self.write_notices(of, notices)": "self.write_notices(number, notices)"},
+    ),
+    "a decision that is announced before its notices": (
+        [LeaderRelay],
+        "on_decided",
+        {
+            "self.write_notices(of, notices)\n": "words[DECIDED] = number\n",
+            "self.block.releases[rank].release()": "self.block.releases[rank].release()\n        self.write_notices(of, notices)",
+        },
+    ),
+    "a promise that is valid at once": (
+        [RootRelay],
+        "on_arrived",
+        {"block.promised[rank] = barrier": "block.promised[rank] = number - 1"},
+    ),
+    "an answer that is taken for the root's": (
+        [LeaderRelay],
+        "forward",
+        {"if is_due(block, self._promised[rank], number):": "if self._promised[rank]:"},
+    ),
+    "a new leader that does not wake its host": (
+        [LeaderRelay],
+        "on_command",
+        {
+            "    self._command = number, aborted, payload\n    self._deliver()": "    self._command = number, aborted, payload\n        self._deliver()"
+        },
+    ),
+    "a cut cable that is not noticed": (
+        [wire.Line],
+        "_send_rest",
+        {'self._send(b"")': "pass"},
+    ),
+    "a lost host that is taken for another": (
+        [StandIn],
+        "lose",
+        {"self.hosts.ranks[host]": "self.hosts.ranks[len(self.hosts.ranks) - host]"},
+    ),
+    "a death that hides the others": (
+        [Deputy],
+        "expect",
+        {"self._ended.discard(rank)": "pass"},
+    ),
+    "an abort that does not wait for decisions": (
+        [Deputy],
+        "_abort",
+        {"while self._aborted and words[DECIDED] >= self._aborted[0][1]:": "while self._aborted:"},
+    ),
+    "an abort that stops at the first host": (
+        [StandIn],
+        "look",
+        {"for line in self.requests.lines[1:]:": "for line in self.requests.lines[1:2]:"},
+    ),
+    "reductions that are counted differently after an abort": (
+        [Deputy],
+        "on_aborted",
+        {"self.requests.bulk.reductions = reductions": "pass"},
+    ),
+    "memory that is announced before it is there": (
+        [Requests],
+        "on_memory",
+        {
+            "self._end_fetch(number, self._write(fetch.ranges, memoryview(content)))": "self._end_fetch(number)\n            self._write(fetch.ranges, memoryview(content))"
+        },
+    ),
+    "a copy of another host's memory that is old": (
+        [Requests],
+        "_begin_fetch",
+        {
+            "if epoch != self._epoch:": "if self._epoch < 0:",
+            "(fetch.error if ranges.constant else waits.rank in fetch.ranks)": "fetch.error",
+        },
+    ),
+    "a message that is lost in an interrupt": (
+        [Link],
+        "receive",
+        {"        if is_last:\n": "        self._n_processed = needed\n        if is_last:\n"},
+    ),
+    "a replaced leader without the command": (
+        [RootRelay],
+        "reconnect",
+        {"self._told[host] = link, others, [0, 0]": "self._told[host] = link, others, _"},
+    ),
+}
+
 
 @contextmanager
 def planted(name):
     """Plant a fault; plant it before the simulated world observes the library's methods."""
-    owners, function, changes = PLANTS[name]
+    owners, function, changes = {**PLANTS, **PLANTS_OVER_HOSTS}[name]
     original = vars(owners[0])[function]
     source = textwrap.dedent(inspect.getsource(original))
     for right, wrong in changes.items():
@@ -200,6 +300,10 @@ def planted(name):
     code = compile("from __future__ import annotations\n" + source, f"<{name}>", "exec")
     exec(code, original.__globals__, found)
     patches = [mock.patch.object(owner, function, found[function]) for owner in owners]
+    tables = [vars(owner).get(table, {}) for owner in owners for table in ("handlers", "questions", "kinds")]
+    patches += [
+        mock.patch.dict(table, {key: found[function]}) for table in tables for key in table if table[key] is original
+    ]
     for patch in patches:
         patch.start()
     try:

@@ -19,6 +19,15 @@ LARGEST = 2.0**40  # larger values are replaced, because sums must stay exact
 START = {"w": np.arange(4.0), "v": np.ones((2, 2)), "u": np.arange(3.0)}
 
 
+#: Shape of ``v`` on one host, and on several, where MPI carries arrays of 64 KiB.
+SMALL, LARGE = (2, 2), (120, 80)
+
+
+def choose_size(is_large):
+    """Choose the size of ``v`` for the next programs."""
+    START["v"] = np.ones(LARGE if is_large else SMALL)
+
+
 def rows(seed, n):
     """Return n rows of two small integers."""
     return ((seed + 3 * np.arange(2 * n)) % 7).reshape(n, 2).astype("float64")
@@ -138,13 +147,13 @@ def steps_of(name, update, inside):
 
         def run(self, variables, seed, n_steps, count):
             batches = [list(range(begin, begin + count)) for begin in range(n_steps)]
-            found = variables[name].steps(rows(seed, 12), batches=batches)
+            found = variables[name].steps(rows(seed, 16), batches=batches)
             return [found] if name == "exact" else found[:1]
 
         def mean(self, model, n, root, seed, n_steps, count):
             moments, means = [model], []
             for begin in range(n_steps):
-                x = rows(seed, 12)[begin : begin + count]
+                x = rows(seed, 16)[begin : begin + count]
                 means.append(np.mean(x))
                 moments.append(update(moments[-1], x, n, root))
             return Meaning(moments, [np.array(means)], together=inside)
@@ -329,9 +338,10 @@ class Set_Value(Kind):
         return rng.choice(("w", "v")), rng.randrange(n), float(rng.randrange(9))
 
     def run(self, variables, name, rank, value):
-        synk.set_value(variables[name], np.full(START[name].shape, value), rank=rank)
+        synk.set_value(variables[name], np.full(START[name].shape, value), rank=rank % synk.size())
 
     def mean(self, model, n, root, name, rank, value):
+        rank %= n  # hosts may be lost
         new = np.full(START[name].shape, value)
         return Meaning([model, {**model, name: [new if r == rank else old for r, old in enumerate(model[name])]}])
 
@@ -342,10 +352,10 @@ class Get_Value(Kind):
         return rng.choice(NAMES), rng.randrange(n)
 
     def run(self, variables, name, rank):
-        return [synk.get_value(variables[name], rank=rank)]
+        return [synk.get_value(variables[name], rank=rank % synk.size())]
 
     def mean(self, model, n, root, name, rank):
-        return Meaning([model], [model[name][rank]])
+        return Meaning([model], [model[name][rank % n]])
 
 
 @kind
@@ -365,11 +375,11 @@ class Own_Value(Kind):
         return (float(rng.randrange(5)),)
 
     def run(self, variables, value):
-        variables.v.set_value(np.full((2, 2), value))
+        variables.v.set_value(np.full(START["v"].shape, value))
         synk.broadcast(variables.v)
 
     def mean(self, model, n, root, value):
-        new = np.full((2, 2), value)
+        new = np.full(START["v"].shape, value)
         by_master = changed(model, v=[new if rank == root else old for rank, old in enumerate(model["v"])])
         return Meaning([model, by_master, changed(model, v=[new] * n)])
 
@@ -452,7 +462,7 @@ class Growing_Data(Kind):
 
     def mean(self, model, n, root, seed):
         x = np.concatenate([rows(seed, 8), np.ones((32, 2))])
-        between = alike_update(model, x, n, root)
+        between = alike_update(model, x[:8], n, root)
         return Meaning([model, between, alike_update(between, x, n, root)], [np.mean(x), x], together=False)
 
 

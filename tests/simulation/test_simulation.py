@@ -76,8 +76,7 @@ def test_a_schedule_has_what_it_promises():
 
 def test_every_word_that_ranks_use_is_a_point():
     assert len(SESSION_WORDS) == control_block.N_SESSION_WORDS
-    over_hosts = {"fetch_asked", "fetch_length", "fetch_done", "received", "printed", "shown"}
-    assert set(control_block.RANK_WORDS) - set(RANK_WORDS) == over_hosts | {"memory"}
+    assert set(control_block.RANK_WORDS) - set(RANK_WORDS) == {"memory"}
 
 
 def test_moments_of_faults_are_points():
@@ -112,6 +111,16 @@ def test_the_error_names_the_rank_that_is_stuck():
         for point in range(1, 45):
             simulation.run(schedule._replace(faults=(Fault("stuck", 2, 1, point),)))
         assert simulation.faults["stuck"] >= 40
+
+
+def test_a_rank_that_stops_before_it_wakes_the_master_has_answered():
+    """Earlier, the master waited for ever, although no answer was missing (schedule 110 over hosts)."""
+    schedule = drawn(0)._replace(n=2, root=0, heal=0, timeout=2.0, late_reports=0.0, looks=1)
+    schedule = schedule._replace(steps=(("call", 1, 5), ("call", 2, 5), ("gather",)))
+    with Simulation() as simulation:
+        for point in range(1, 60, 3):
+            simulation.run(schedule._replace(faults=(Fault("stuck", 1, 1, point, at="semaphore posted"),)))
+        assert simulation.faults["stuck"] >= 15
 
 
 def test_a_failing_schedule_is_shrunk():
@@ -169,8 +178,9 @@ def test_the_command(simulate, capsys):
 
 
 def test_the_command_shows_the_shortest_form(simulate, capsys):
+    seed, _ = find("a missed wakeup of the master", 50)
     with planted("a missed wakeup of the master"):
-        assert simulate.main(["--seed", "0"]) == 1
+        assert simulate.main(["--seed", str(seed)]) == 1
     assert "its shortest form" in capsys.readouterr().out
 
 

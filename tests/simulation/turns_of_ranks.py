@@ -12,6 +12,7 @@ A process that has died stays where it was, and no handler of its runs. Its thre
 
 import random
 import threading
+import traceback
 from collections import Counter
 from math import log
 
@@ -37,10 +38,11 @@ class Unwound(BaseException):
 
 
 class Process:
-    """A simulated process; ``weight`` is how often it is chosen, relative to others."""
+    """A simulated process, or a thread of the process ``owner``; ``weight`` is how often it is chosen."""
 
-    def __init__(self, pid, name, weight=1.0):
-        self.pid, self.name, self.weight = pid, name, weight
+    def __init__(self, pid, name, weight=1.0, owner=None):
+        self.pid, self.name, self.weight, self.owner = pid, name, weight, owner or self
+        self.parent, self.host = None, 0
         self.turn = threading.Lock()
         self.turn.acquire()
         self.thread = self.ident = self.rank = None
@@ -88,7 +90,7 @@ class Scheduler:
         self.program = self.running = Process(0, "nothing")
         self.left = FOREVER
         self.processes, self.over, self.failure, self.is_program_dead = [], True, None, False
-        self.now = 0.0
+        self.now, self.crash = 0.0, ""
 
     # -- schedules -------------------------------------------------------------------------------------------------
 
@@ -97,7 +99,7 @@ class Scheduler:
         self.rng = random.Random(seed)
         self.habits = Habits(self.rng, most)
         self.now, self.left, self.over, self.failure = 1000.0, 1, False, None
-        self.is_program_dead = False
+        self.is_program_dead, self.crash = False, ""
         self.total = self.switches = self.idle = self.digest = 0
         self.processes = []
         self.program = self.running = self._new("program")
@@ -116,16 +118,19 @@ class Scheduler:
                 self.running = process
                 process.turn.release()
                 process.thread.join()
-        self.left, self.processes, self.running = FOREVER, [], Process(0, "nothing")
+        for process in self.processes:
+            process.key = process.parent = process.thread = None  # cycles of references would keep descriptors open
+        self.left, self.processes = FOREVER, []
+        self.program = self.running = Process(0, "nothing")
 
-    def _new(self, name):
-        process = Process(5_000_000 + len(self.processes), name, self.rng.choice(self.habits.weights))
+    def _new(self, name, owner=None):
+        process = Process(5_000_000 + len(self.processes), name, self.rng.choice(self.habits.weights), owner)
         self.processes.append(process)
         return process
 
-    def start(self, name, work):
-        """Start a process that calls ``work(process)`` and ends with the returned status."""
-        process = self._new(name)
+    def start(self, name, work, owner=None):
+        """Start a process that calls ``work(process)`` and ends with the returned status; or a thread of ``owner``."""
+        process = self._new(name, owner)
 
         def live():
             process.ident = threading.get_ident()
@@ -135,9 +140,10 @@ class Scheduler:
                     process.status = work(process)
             except Unwound:
                 pass
+            except BaseException:  # the program then finds `crash`
+                self.crash, process.status = self.crash or f"{process}: {traceback.format_exc()}", 1
             if not self.over:
-                process.state = ENDED
-                self.ended(process)
+                self._end(process, ENDED)
                 self._leave(process)
 
         process.thread = threading.Thread(target=live, name=f"simulated {name}", daemon=True)
@@ -228,13 +234,23 @@ class Scheduler:
             self._pass_turn(process)
 
     def kill(self, process, status=-9):
-        """End a process where it is, as by SIGKILL."""
+        """End a process and its threads where they are, as by SIGKILL."""
         if process.state in (DEAD, ENDED):
             return
-        process.state, process.status = DEAD, status
-        self.ended(process)
-        if process is self.running:
-            self._pass_turn(process)
+        process.status = status
+        self._end(process, DEAD)
+        if self.running.owner is process:
+            self._pass_turn(self.running)
+
+    def _end(self, process, state):
+        process.state = state
+        if process.owner is process:
+            for thread in self.processes:
+                if thread.owner is process and thread.state is not ENDED:
+                    thread.state = state
+            self.ended(process)
+        else:
+            self.wake(process)  # a thread that waits for this one
 
     def kill_program(self):
         """End the program where it is, as by SIGKILL; its thread lives on as an observer that calls `bury_program`."""

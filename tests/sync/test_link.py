@@ -181,10 +181,13 @@ def test_a_frame_that_has_not_come_whole_waits(links):
     ours.send(("decided", b"x" * 5000), nothing)
     assert select.select([theirs], [], [], 30)[0]
     content = theirs._socket.recv(1 << 16)
-    for piece in (content[:3], content[3:20], content[20:4000]):
+    for piece in (content[:3], content[3:20]):
         ours._socket.send(piece)
         assert select.select([theirs], [], [], 30)[0]
         theirs.receive(pytest.fail)
+    ours._socket.send(content[20:4000])
+    assert not select.select([theirs], [], [], 0.05)[0]  # who polls must not spin until the rest arrives
+    theirs.receive(pytest.fail)
     ours._socket.send(content[4000:])
     assert receive(theirs, 1) == [("decided", b"x" * 5000)]
 

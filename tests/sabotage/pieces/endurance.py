@@ -1,4 +1,4 @@
-"""Many consecutive sessions, and very many calls in one: memory and call times do not grow."""
+"""Many consecutive sessions, very many calls in one, and an hour of everything: memory and call times do not grow."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
 SESSIONS, CALLS = 1000, 1000000
+
+#: Length of the soak. A session of the soak has a number of rounds, each with calls, steps, collectives, and a program
+#: with many functions and variables that is built, used and dropped.
+SOAK_S = 3600.0
+ROUNDS, ROUND_CALLS, PROGRAM_FUNCTIONS, PROGRAM_VARIABLES = 4, 10000, 500, 10000
+
+#: Sessions of the soak, and rounds of a session, after which memory must not grow any more.
+WARM_SESSIONS, WARM_ROUNDS = 3, 2
 
 #: Accepted difference of memory in bytes, for memory that an allocator keeps.
 SLACK = 8 << 20
@@ -107,7 +115,7 @@ def sessions(count: int, progress: Any) -> Row:
     )
 
 
-def soak(count: int, progress: Any) -> Row:
+def calls(count: int, progress: Any) -> Row:
     """Call a function very often, and a collective every 100 calls; check memory and the slowest calls."""
     w = engine.shared(np.zeros(100), "w")
     x = engine.variable("x", "float64", 1)
@@ -158,8 +166,93 @@ def soak(count: int, progress: Any) -> Row:
     )
 
 
+class LargeProgram:
+    """Functions that each update some of many variables; they are built, used once and dropped."""
+
+    def __init__(self, n_functions: int, n_variables: int) -> None:
+        self.variables = [engine.shared(np.full(2, float(i)), f"v{i}") for i in range(n_variables)]
+        each = n_variables // n_functions
+        self.functions = [
+            synk.function([], [], updates=[(v, v + 1) for v in self.variables[i * each : (i + 1) * each]], exact=False)
+            for i in range(n_functions)
+        ]
+
+    def use(self) -> None:
+        """Call all functions, and compare all variables, and some on the last rank, with their values by NumPy."""
+        for function in self.functions:
+            function()
+        for i, variable in enumerate(self.variables):
+            if not np.array_equal(variable.get_value(), np.full(2, i + 1.0)):
+                raise Wrong(f"variable {i} of a large program is {variable.get_value()!r}")
+        for i in range(0, len(self.variables), max(1, len(self.variables) // 20)):
+            got = synk.get_value(synk.size() - 1, self.variables[i])
+            if not np.array_equal(got, np.full(2, i + 1.0)):
+                raise Wrong(f"variable {i} of a large program is {got!r} on the last rank")
+
+
+def soak(seconds: float, progress: Any) -> Row:
+    """Open, use and close sessions for some time; measure all their processes at the same moments of each."""
+    w, x = engine.shared(np.zeros(100), "w"), engine.variable("x", "float64", 1)
+    f = synk.function([x], (engine.mean(x), "avg"), updates=[(w, w + 1)])
+    g = synk.function([x], engine.mean(x), updates=[(w, w + engine.sum(x) * 0 + 1)], exact=True)
+    plain, batches = np.arange(50.0), [list(range(i, i + 10)) for i in range(0, 50, 10)]
+    share = min(1.0, seconds / 600.0)  # of the usual amounts, in a short soak
+    n_functions, n_calls = max(2, int(share * PROGRAM_FUNCTIONS)), max(20, int(share * ROUND_CALLS))
+    n_variables = n_functions * (PROGRAM_VARIABLES // PROGRAM_FUNCTIONS)
+    done, found = {"calls": 0, "programs": 0}, []  # found: by session, the measures of the master and the keeper
+
+    def one_round() -> None:
+        for i in range(n_calls):
+            if (g if i % 10 == 0 else f)(plain) != 24.5:
+                raise Wrong("a call returned a wrong mean")
+        if not np.array_equal(f.steps(plain, batches=batches), [np.mean(plain[batch]) for batch in batches]):
+            raise Wrong("steps returned wrong means")
+        synk.all_reduce(w, op="max")
+        synk.broadcast(w, np.zeros(100))
+        if synk.gather(w).size != 100 * synk.size() or not synk.in_sync(w):
+            raise Wrong("the values of the ranks are wrong")
+        LargeProgram(n_functions, n_variables).use()
+        gc.collect()
+        done["calls"] += n_calls + len(batches) + n_functions
+        done["programs"] += 1
+
+    began = time.monotonic()
+    while time.monotonic() < began + seconds or len(found) < WARM_SESSIONS + 2:
+        number = len(found)
+        PROGRAM.open(2 + number % 2, 0, pin=False, heal=number % 4 // 2, timeout=120.0)
+        for i in range(ROUNDS):
+            one_round()
+            progress("seconds of soak", min(int(seconds), int(time.monotonic() - began)), int(seconds))
+            if i + 1 == WARM_ROUNDS:
+                before = PROGRAM.current().run(Memory())
+        for rank, (early, late) in enumerate(zip(before, PROGRAM.current().run(Memory()))):
+            check_same(f"rank {rank} in session {number} of the soak", early, late)
+        synk.close()
+        gc.collect()
+        found.append((measure(os.getpid()), measure(PROGRAM.keeper_pid)))
+    for i, name in enumerate(("master", "keeper")):
+        check_same(f"the {name} in {len(found)} sessions of the soak", found[WARM_SESSIONS][i], found[-1][i])
+    check_nothing_left()
+    of_master, of_keeper = ((found[-1][i]["bytes"] - found[WARM_SESSIONS][i]["bytes"]) / 2**20 for i in range(2))
+    return Row(
+        f"calls in {len(found)} sessions of 2 and 3 ranks during {seconds / 60:.3g} minutes, with steps, collectives, "
+        f"and {done['programs']:,} programs with {n_functions} functions and {n_variables:,} variables",
+        done["calls"],
+        clean(
+            [
+                "files and threads of all processes unchanged; memory of the ranks within a session unchanged, "
+                f"of the master {of_master:+.1f} MB, of the keeper {of_keeper:+.1f} MB"
+            ]
+        ),
+    )
+
+
 def run(scale: float, progress: Any) -> List[Row]:
-    """Run the piece."""
-    rows = [sessions(scaled(SESSIONS, scale), progress), soak(scaled(CALLS, scale), progress)]
+    """Run the piece; the soak takes an hour at scale 1."""
+    rows = [
+        sessions(scaled(SESSIONS, scale), progress),
+        calls(scaled(CALLS, scale), progress),
+        soak(SOAK_S * scale, progress),
+    ]
     PROGRAM.shut_down()
     return rows
