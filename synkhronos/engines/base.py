@@ -240,6 +240,10 @@ class Engine(ABC):
     def shareds(self, compiled: Any) -> List[Any]:
         """Return the shared variables of a function, including `states`, without repeats, in a fixed order."""
 
+    @abstractmethod
+    def written(self, compiled: Any) -> List[Any]:
+        """Return the shared variables whose values a call may overwrite, or store in another variable."""
+
     def states(self, compiled: Any) -> List[Any]:
         """Return the shared variables that store inputs' values between calls."""
         return []
@@ -272,6 +276,10 @@ class Engine(ABC):
         Results may be on devices.
         """
         raise NotImplementedError(f"the engine {self.name!r} calls each rank's function separately")
+
+    def divided(self, compiled: Any) -> Sequence[bool]:
+        """Return which new values a `variant` computes in parts (see `graph.dividing`); () if none."""
+        return ()
 
     def on_ranks(self, compiled: Any) -> Any:
         """Return the function for `call` on ranks: it shares ``compiled``'s storages and leaves results on devices."""

@@ -17,26 +17,26 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Maximum number of lines of code in the listed files and folders; a space separates several of them. A file belongs to
 #: the longest of these names that is a prefix of its path.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 786,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 801,
     "reductions/ kernels/ host/": 1108,
     "memory/": 1151,
     "sync/": 1085,
-    "runtime/": 1862,
-    "transports/": 1546,
+    "runtime/": 1883,
+    "transports/": 1699,
     "cluster/": 2351,
-    "processes/": 872,
-    "program/": 1044,
-    "engines/ sharding/ ops/": 8295,
-    "replication/": 462,
-    "calls/": 4257,
-    "collectives/": 1047,
+    "processes/": 873,
+    "program/": 1052,
+    "engines/ sharding/ ops/": 8466,
+    "replication/": 476,
+    "calls/": 4324,
+    "collectives/": 1056,
     "mesh/": 805,
     "profile/": 921,
     "loading/": 416,
     "extending.py": 41,
     "extensions/": 3970,
     "contrib/": 931,
-    "testing/ cli/": 1914,
+    "testing/ cli/": 1919,
 }
 
 #: Tokens that do not count as code.
