@@ -43,6 +43,14 @@ class CurrentCall(ABC):
         is weighted by each rank's rows in this call. Arrays are on the host or on the rank's device.
         """
 
+    def part(self, size: int) -> Tuple[int, int]:
+        """Return the start and end of this rank's part of an array's elements; by default, all elements."""
+        return 0, size
+
+    def reduce_parts(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+        """Reduce the arrays over the ranks; return vectors with this rank's `part` of each, until the next run."""
+        return [array.reshape(-1) for array in self.all_reduce(number, op, arrays)]
+
     def share(self, length: int) -> Tuple[int, int]:
         """Return the start and end of this rank's rows in a replicated array; subclasses check its ``length``."""
         return 0, length
@@ -88,6 +96,23 @@ def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
     except BaseException as error:
         call.error = error
         raise
+
+
+def reduce_parts(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+    """Return this rank's parts of the reduced arrays, as vectors; outside a call, all elements of the arrays."""
+    call = _thread.call
+    if call is None:
+        return [array.reshape(-1) for array in arrays]
+    try:
+        return call.reduce_parts(number, op, arrays)
+    except BaseException as error:
+        call.error = error
+        raise
+
+
+def part(size: int) -> Tuple[int, int]:
+    """Return the start and end of this rank's part of an array's elements; outside a call, all elements."""
+    return (0, size) if _thread.call is None else _thread.call.part(size)
 
 
 def whole_length(length: int) -> int:

@@ -242,10 +242,19 @@ class PlanBuilder:
             sliceable,
             updates,
             None if collectives is None else collectives.replicated_updates,
+            () if collectives is None or collectives.cut is None else collectives.replicated_updates,
+            self._divided(function, division, replicator.session),
             second_half,
             self._writes(replicator) if replicator.session.healing is not None else (),
             self.variants.written_rows,
         )
+
+    def _divided(self, function: Any, division: Division, session: Session) -> Sequence[bool]:
+        """Return which new values each rank computes in parts; () if none."""
+        if division.num_slices > 1 or not session.launcher.runs_python:
+            return ()
+        graph = function if division.shared_rows is None else self.variants.get(False)
+        return list(self.engine.divided(graph.on_ranks))
 
     def _writes(self, replicator: Replicator) -> List[int]:
         """Return the numbers of the variables that a call updates; `Deposits` protects their values on all ranks."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import in_graph
 from ..errors import ArgumentValueError, prefixed
+from ..kernels.copy import copy_into
 from ..partition import split_rows
 from ..reductions import Accumulator, ReduceOp
 from ..runtime.context import RankContext
@@ -16,6 +17,8 @@ from ..runtime.failures import add_note
 from ..runtime.registry import Origin, SharedEntry, set_all
 from ..selection import moved
 from ..trace import point
+from ..transports import common
+from ..transports.common import part_of
 from .division import Division, check_written
 from .plan import CallMemory, CallPlan, RankPlan
 
@@ -24,12 +27,52 @@ class Change:
     """New values of shared variables, returned by the graph instead of set by it; applying them cannot fail."""
 
     _before: Sequence[Any] = ()
+    _transport: Any = None
 
-    def __init__(self, entries: Sequence[SharedEntry], news: Sequence[Any]) -> None:
-        self._entries, self._news = entries, news
+    def __init__(
+        self, entries: Sequence[SharedEntry], news: List[Any], alike: Sequence[bool] = (), divided: Sequence[bool] = ()
+    ) -> None:
+        self._entries, self._news, self._alike, self._divided = entries, news, alike, divided
+        self._laid: List[Tuple[SharedEntry, Any, Any]] = []  # entries, values in common memory, memory for own copies
 
     def __call__(self) -> None:
         set_all(self._entries, self._news)
+        for entry, value, own in self._laid:
+            self._transport.swap_in(entry.key, value)
+            if own is not None:
+                copy_into(own, value)
+            entry.common = value if own is None else None
+
+    def lay(self, transport: Any) -> bool:
+        """Copy this rank's part of the large ``alike`` values, which all ranks have computed, into common memory.
+
+        Of ``divided`` values, ranks have computed only these parts. Return whether there are any; the change must then
+        be committed, because all ranks write to the new values.
+        """
+        entries, news, takes = self._entries, self._news, transport.common.takes
+        divided, least = self._divided or [False] * len(self._alike), common.COMMON_FROM_BYTES
+        chosen = [
+            i
+            for i, (alike, new) in enumerate(zip(self._alike, news))
+            if divided[i]
+            or alike
+            and isinstance(new, np.ndarray)
+            and new.nbytes >= least
+            and takes(entries[i].key, new)
+        ]
+        if not chosen:
+            return False
+        shapes = [(entries[i].cell[0] if divided[i] else news[i]).shape for i in chosen]
+        kinds = [(shape, news[i].dtype) for i, shape in zip(chosen, shapes)]
+        for i, spare in zip(chosen, transport.common_spares([entries[i].key for i in chosen], kinds)):
+            begin, end = part_of(spare.size, transport.rank, transport.size)
+            part = news[i] if divided[i] else news[i].reshape(-1)[begin:end]
+            copy_into(spare.reshape(-1)[begin:end], part)
+            own = None if takes(entries[i].key, spare) else np.empty_like(spare)
+            self._laid.append((entries[i], spare, own))
+            news[i] = spare if own is None else own
+        self._transport = transport
+        return True
 
     def remember(self) -> None:
         """Keep the old values for `undo`."""
@@ -43,14 +86,15 @@ class Change:
 NOTHING = Change([], [])
 
 
-def change_of(prepared: RankPlan, chosen: Sequence[int], news: Sequence[Any]) -> Change:
-    """Return the change that makes the chosen updates, in order of their positions."""
-    entries = prepared.entries
+def change_of(prepared: RankPlan, chosen: Sequence[int], news: Sequence[Any], divided: Sequence[bool] = ()) -> Change:
+    """Return the change that makes the chosen updates, in order of their positions; see `CallPlan.divided`."""
+    entries, alike = prepared.entries, prepared.plan.alike
     if len(chosen) < len(entries):
         entries, news = [entries[i] for i in chosen], [news[i] for i in chosen]
+        alike, divided = [[flags[i] for i in chosen] if flags else [] for flags in (alike, divided)]
     if prepared.plan.on_device:
         news = [entry.engine.to_device(entry.reference(), value) for entry, value in zip(entries, news)]
-    return Change(entries, news)
+    return Change(entries, list(news), alike, divided)
 
 
 class RankResult(NamedTuple):
@@ -92,8 +136,14 @@ class RankCall(NamedTuple):
             division = division._replace(weights=list(map(int, collectives.weights)))
             counts = division.takes_part(context.rank)
             chosen = prepared.applied(counts)
-        outputs = results[:n_outputs] if counts else [None] * n_outputs
-        return RankResult(outputs, change_of(prepared, chosen, results[n_outputs:]), division)
+        outputs, news = results[:n_outputs] if counts else [None] * n_outputs, results[n_outputs:]
+        divided = plan.divided if collectives.divides else ()
+        if plan.divided and not divided:
+            news = [
+                new.reshape(entry.cell[0].shape) if is_vector else new
+                for new, entry, is_vector in zip(news, prepared.entries, plan.divided)
+            ]
+        return RankResult(outputs, change_of(prepared, chosen, news, divided), division)
 
     def _slice(self, i: int, collectives: Optional[CollectivesOfCall] = None) -> List[Any]:
         """Call the function on this rank's i-th slice; return the outputs, then the new values in the graph."""
@@ -250,12 +300,28 @@ class CollectivesOfCall(RowsOfCall):
 
     reduces = True
 
-    @point("collective")
+    @property
+    def divides(self) -> bool:
+        """Whether each rank computes its part of the elements of large updates."""
+        return bool(self.plan.divided) and self.context.transport.common.is_open
+
+    def part(self, size: int) -> Tuple[int, int]:
+        return part_of(size, self.context.rank, self.context.size) if self.divides else (0, size)
+
+    def reduce_parts(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+        if not self.divides:
+            return super().reduce_parts(number, op, arrays)
+        return self._reduced(self.context.transport.reduce_parts, number, op, arrays)
+
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+        return self._reduced(self.context.transport.all_reduce_values, number, op, arrays)
+
+    @point("collective")
+    def _reduced(self, reduce: Any, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         function, context, nbytes = self.plan.number, self.context, 0
         traffic = context.transport.traffic
         begun = traffic.begin()
-        results = context.transport.all_reduce_values(
+        results: List[Any] = reduce(
             ("function", function, number, op.name),
             arrays,
             op,

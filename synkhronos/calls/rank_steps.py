@@ -129,7 +129,9 @@ class RankSteps:
         plan = self.plans[division]
         if made is not plan.division:
             plan = self.note_division(division, made)
-        if plan.replicated_updates is not None:
+        if change.lay(self.context.transport):
+            self.context.transaction.commit(change, label=self._end_of_step)
+        elif plan.replicated_updates is not None:
             change.remember()
             undo = functools.partial(self._undo, self.steps.begin + i, change)
             self.context.transaction.try_out(undo, change, self._end_of_step)

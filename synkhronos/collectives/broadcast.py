@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterable, List, Optional, Sequence
 
 from ..runtime.context import RankContext
+from ..transports.base import Pending
 from .arguments import StagedValue, checked
 from .command import CollectiveCommand, Joint, taken
 
@@ -28,12 +29,22 @@ class Broadcast(CollectiveCommand):
 
     def run(self, context: RankContext) -> None:
         if self.handles is None:
-            keys, arrays = context.bind(self.numbers, context.rank == context.root)
+            keys, arrays = context.bind(self.numbers, context.rank == context.root, same=True)
             results = context.transport.broadcast(keys, arrays, context.root, self.on_host)
         else:
-            values = [context.pools.attach(handle) for handle in self.handles]
-            results = taken(context, self.numbers, values, [None] * len(values))
+            results = self._given(context, [context.pools.attach(handle) for handle in self.handles])
         context.transaction.commit_values(context.entries(self.numbers), results, same=True)
+
+    def _given(self, context: RankContext, values: List[Any]) -> Pending:
+        """Return the values in memory of all ranks or, if they are small, copied into this rank's memory."""
+        transport, keys = context.transport, [entry.key for entry in context.entries(self.numbers)]
+        common = [i for i, value in enumerate(values) if transport.common.takes(keys[i], value)]
+        own = [i for i in range(len(values)) if i not in common]
+        copies = taken(context, [self.numbers[i] for i in own], [values[i] for i in own], [None] * len(own))
+        results = dict(zip(own, copies.release()))
+        if common:
+            results.update(zip(common, transport.share([keys[i] for i in common], [values[i] for i in common])))
+        return Pending([results[i] for i in range(len(values))])
 
 
 def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:

@@ -6,8 +6,9 @@
     ------------------------------------   -------------------------------   ---------------------------------
     w.get_value(), w.set_value(v)          patched in every class            get, put (which call the originals)
     w.get_value(borrow=True), f.value[w]   returns the stored object         settle, lent
+    g(): before the call                   patched in the class              settle, unshare
     w.set_value(v), f[s] = v               stores an object                  written
-    g(): the program's function, updates   patched in the class              updated
+    g(): after the call, if g updates w    patched in the class              updated
 
 Functions called by ranks bypass the patches (`graph.observed`) and report nothing.
 """
@@ -37,6 +38,9 @@ class ValueObserver:
 
     def settle(self) -> None:
         """Run before the program reads the storage: store the value in the form that the program expects."""
+
+    def unshare(self) -> None:
+        """Run before a function called by the program may write to the stored object, or return it."""
 
     def lent(self) -> None:
         """Run when the program receives the stored object itself, which it may then write to at any time."""

@@ -50,6 +50,7 @@ class LocalLauncher(Launcher):
         try:
             pool, policy = pools[config.rank], WaitPolicy.of_threads()
             context = RankContext.create(config.rank, config.root, block, pool, pools, self._watch, policy)
+            context.transport.common.is_open &= self.runs_python
             self.contexts[config.rank] = context
             if len(block.spans[config.rank]):
                 RECORDING.add(config.rank, block.spans[config.rank])

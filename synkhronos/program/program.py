@@ -403,6 +403,16 @@ class Program:
                     servant.end()
             self._keeper = self._bridge = None
 
+    def prepare_fork(self) -> None:
+        """Before this process forks, replace values in common memory, which later commits overwrite, by copies."""
+        session = self.session
+        if session is not None and session.lock.acquire(blocking=False):  # not while another thread commits values
+            try:
+                for entry in list(session.context.registry.shareds.values()):
+                    entry.unshare()
+            finally:
+                session.lock.release()
+
     def detach_after_fork(self) -> None:
         """In a child process that the user has forked, drop everything that belongs to the parent."""
         for servant in (self._keeper, self._bridge):
@@ -427,4 +437,4 @@ class Program:
 
 
 PROGRAM = Program()
-os.register_at_fork(after_in_child=PROGRAM.detach_after_fork)
+os.register_at_fork(before=PROGRAM.prepare_fork, after_in_child=PROGRAM.detach_after_fork)

@@ -71,13 +71,15 @@ class ImportPaths(NamedTuple):
 
 
 class Distribute(Command):
-    """Send functions and their shared variables to the ranks."""
+    """Send functions and their shared variables to the ranks; the functions update variables ``apart`` on each rank."""
 
     title = "distribute"
     counts = "modules and functions ready"
 
-    def __init__(self, shareds: Sequence[SharedItem], functions: Sequence[FunctionItem]) -> None:
-        self.shareds, self.items = list(shareds), list(functions)
+    def __init__(
+        self, shareds: Sequence[SharedItem], functions: Sequence[FunctionItem], apart: Sequence[int] = ()
+    ) -> None:
+        self.shareds, self.items, self.apart = list(shareds), list(functions), list(apart)
         self.place = ImportPaths(list(sys.path), machine.working_directory())
 
     def details(self, context: RankContext) -> str:
@@ -94,6 +96,11 @@ class Distribute(Command):
             if item.value is not None:
                 others.append((held[item.number], value, Origin.COMMON if item.begins is None else Origin.OWN))
         dense = [held[item.number] for item in self.shareds if item.is_dense]
+        apart, common = [held[number] for number in self.apart], context.transport.common
+        for entry in apart:
+            if entry.number not in registry.shareds:  # (if the command fails, its new variables are forgotten)
+                common.keep_apart(entry.key)
+        copies = [(entry, entry.cell[0].copy()) for entry in apart if entry.common is entry.cell[0] is not None]
         arrays = context.transport.broadcast(
             [entry.key for entry in dense], [source.value(entry.number) for entry in dense], context.root
         )
@@ -106,6 +113,11 @@ class Distribute(Command):
 
         def add() -> None:
             registry.add([held[item.number] for item in self.shareds], functions)
+            for entry, copy in copies:
+                entry.set(copy, Origin.MOVED)
+                entry.common = None
+            for entry in apart:
+                common.keep_apart(entry.key)
 
         context.transaction.commit_values(dense, arrays, add, others=others, same=True)
 

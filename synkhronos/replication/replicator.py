@@ -140,7 +140,9 @@ class Replicator(Replicas):
                 numbers.append(self._take_number())
                 self._offered[numbers[-1]] = function
             items = self._functions_items(zip(new, numbers))
-            command = Distribute(shareds, items)
+            written = [(one.engine, shared) for one in new for shared in one.engine.written(one.on_ranks)]
+            apart = dict.fromkeys(self.find(*each) for each in written)
+            command = Distribute(shareds, items, [number for number in apart if number is not None])
             self._place = command.place
             self.session.run(command)
         except BaseException:
@@ -261,7 +263,8 @@ class Replicator(Replicas):
         base = None if item.storage_of is None else held[item.storage_of].reference()
         entry = SharedEntry(item.number, engine, sent.reference, engine.storage(variable), item.on_device, base)
         if base is None:
-            if Borrowed(entry.cell[0]).is_held(entry.cell, self.session.pool):  # e.g. `shared(value, borrow=True)`
+            # e.g. after `shared(value, borrow=True)`; `entry.known` is the library's other reference
+            if Borrowed(entry.cell[0]).is_held(entry.cell, self.session.pool, 1):
                 entry.lent()
             observe(entry.cell, entry)
         value = None if item.value is None else engine.get(variable)

@@ -75,6 +75,8 @@ class SharedEntry(ValueObserver):
     the storage, if the program cannot have changed it since the last check. If ``known`` is another object or
     None, `has_changed` must check. ``origin`` is the source of the value. ``borrowed`` is set if the program can write
     to the value; ``rows`` is set if the variable has a row per batch row.
+
+    If ``common`` is the object in the storage, all ranks map its memory, which nothing may write to.
     """
 
     __slots__ = (
@@ -88,6 +90,7 @@ class SharedEntry(ValueObserver):
         "origin",
         "borrowed",
         "rows",
+        "common",
         "_base",
     )
 
@@ -100,6 +103,7 @@ class SharedEntry(ValueObserver):
         self.known, self.origin = cell[0], Origin.COMMON
         self.borrowed: Optional[Borrowed] = None
         self.rows: Optional[RowsOfRanks] = None
+        self.common: Any = None
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.engine, self.reference()))
@@ -177,7 +181,15 @@ class SharedEntry(ValueObserver):
         if value is not self.cell[0]:
             self.set(value, Origin.MOVED)
 
+    def unshare(self) -> None:
+        if self.common is not None and self.cell[0] is self.common:
+            known = self.known
+            self.set(self.common.copy(), Origin.MOVED)
+            self.known = known if known is RUNNING else self.known
+        self.common = None
+
     def lent(self) -> None:
+        self.unshare()
         value = self.cell[0]
         if self.on_device or self.borrowed is not None and self.borrowed.value is value:
             return

@@ -41,6 +41,7 @@ from ..sync.host_relay import RootRelay
 from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
+from ..transports.common import SPARES
 from .channel import FROZEN_BYTES, MasterEnd
 from .command import SHORT_S, Answer, Command, DepositValues, Envelope, Stop
 from .context import RankContext
@@ -113,6 +114,7 @@ class Session:
         if heal and self.others:
             self.healing = Healing(heal, size)
             self.context.transaction.deposits = Deposits.of(self.context)
+        self.context.transport.common.is_open &= launcher.runs_python
         self.closed: Optional[str] = None  # the reason, once the session is closed
         self.setup: Optional[Command] = None  # prepares the ranks; repeated whenever a rank is replaced
         #: Called once after the ranks have ended, while their data in the control block still exists.
@@ -191,6 +193,8 @@ class Session:
                     add_steps(error, *self._steps_made(), self.root, command.failed_step)
                 if self.healing is not None and not self.closed and command.unsaved(True):
                     self._deposit(command.unsaved(True))
+                if self.context.transport.common.slots:
+                    self.dropped.append(SPARES)
                 raise
             finally:
                 self._running = False

@@ -88,7 +88,7 @@ class Transaction:
         def change() -> None:
             for entry, result in zip(entries, results.release()):
                 if result is not None:
-                    self.transport.swap_in(entry.key, result)
+                    entry.common = result if self.transport.swap_in(entry.key, result) else None
                     entry.set(result, origin)
                 else:
                     entry.origin = origin

@@ -21,12 +21,15 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..reductions import ReduceOp, Weights
 from .strategy import Reduction
+
+if TYPE_CHECKING:
+    from .common import CommonMemory
 
 Key = Tuple[Any, ...]  # e.g. ("shared", 3)
 Keys = Sequence[Key]
@@ -106,6 +109,7 @@ class Transport(ABC):
     """Collectives over lists of arrays; one object per rank. `traffic` counts the bytes moved."""
 
     traffic: TrafficCounter
+    common: CommonMemory
     #: Called at the start of each command, in the thread that executes the command.
     prepare_thread: Optional[Callable[[], object]] = None
 
@@ -179,6 +183,18 @@ class Transport(ABC):
         ValueError if shapes or dtypes differ between ranks.
         """
 
+    def reduce_parts(self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label) -> List[Any]:
+        """Reduce values like `all_reduce_values`; return this rank's `common.part_of` each, as a vector.
+
+        Used if the common memory is open. Ranks must meet at a barrier before the next run of this collective, which
+        overwrites values and results.
+        """
+        raise NotImplementedError
+
+    def share(self, keys: Keys, arrays: Arrays) -> List[np.ndarray[Any, Any]]:
+        """Return the root's arrays in common memory, next to the current arrays; the memory must be open."""
+        raise NotImplementedError
+
     @abstractmethod
     def agree(self, label: str) -> None:
         """Wait until all ranks have called this; raise `SynkhronosError` on all ranks if labels differ."""
@@ -204,8 +220,11 @@ class Transport(ABC):
         """Return an uninitialized array, to be filled and passed to `Pending`. Local."""
 
     @abstractmethod
-    def swap_in(self, key: Key, result: Any) -> None:
-        """Replace the current array of a key with a result; called by `Transaction.commit_values`. Local."""
+    def swap_in(self, key: Key, result: Any) -> bool:
+        """Replace the current array of a key with a result; return whether it is common memory. Local.
+
+        Called by commits.
+        """
 
     def keeps(self, key: Key, array: Any) -> bool:
         """Return whether an array is the key's current array and the transport references it. Local."""

@@ -32,7 +32,8 @@ class GpuTransport(Transport):
         self.host, self.context, self.device, self.prepare_thread = host, context, device, prepare_thread
         self.nccl: Optional[Clique] = None  # communicator of all devices; if it is None, `why` states the reason
         self.why = ""
-        self.traffic = host.traffic
+        self.traffic, self.common = host.traffic, host.common
+        self.common.is_open = False
 
     def connect(self) -> None:
         """Open the communicator of the ranks' devices, if possible. Every rank calls this."""
@@ -81,9 +82,8 @@ class GpuTransport(Transport):
     def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return self.host.allocate(key, shape, dtype)
 
-    def swap_in(self, key: Key, result: Any) -> None:
-        if not is_on_device(result):
-            self.host.swap_in(key, result)
+    def swap_in(self, key: Key, result: Any) -> bool:
+        return not is_on_device(result) and self.host.swap_in(key, result)
 
     def keeps(self, key: Key, array: Any) -> bool:
         return self.host.keeps(key, array)

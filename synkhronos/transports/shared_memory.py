@@ -35,6 +35,7 @@ from ..sync.fetching import Fetcher
 from ..sync.hosts import Hosts
 from ..trace import point
 from .base import Arrays, Key, Keys, Label, NameOf, Pending, TrafficCounter, Transport
+from .common import CommonMemory, part_of
 from .layouts import Layout, Layouts, PooledArray
 from .over_hosts import Begun, HostTransport
 from .strategy import (
@@ -98,6 +99,7 @@ class SharedMemoryTransport(Transport):
         is_first = barrier.rank == self.near[0]
         self.traffic = TrafficCounter() if fetcher is None else TrafficCounter(lambda: fetcher.received, is_first)
         self._layouts = Layouts(pools, self.far, self.traffic.arrive)
+        self.common = CommonMemory(hosts is None and self.size > 1)
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
@@ -105,7 +107,11 @@ class SharedMemoryTransport(Transport):
     def bind(self, keys: Keys, values: Arrays) -> List[np.ndarray[Any, Any]]:
         bound: List[np.ndarray[Any, Any]] = []
         borrowed: Optional[Set[int]] = None
+        common = self.common.slots
         for key, value in zip(keys, values):
+            if key in common and self.common.placed(key, value) is not None:
+                bound.append(value)
+                continue
             slot = self._slots[key]
             current = slot.current
             if current is None or current.array is not value:
@@ -134,9 +140,14 @@ class SharedMemoryTransport(Transport):
         return found
 
     def _fitting(
-        self, placed: Optional[PooledArray], shape: Tuple[int, ...], dtype: np.dtype[Any], borrowed: Set[int]
+        self,
+        placed: Optional[PooledArray],
+        shape: Tuple[int, ...],
+        dtype: np.dtype[Any],
+        borrowed: Optional[Set[int]] = None,
     ) -> PooledArray:
         """Return ``placed`` if a value of that shape and dtype can overwrite its array, otherwise a new array."""
+        borrowed = self._borrowed() if borrowed is None else borrowed
         if placed is not None and placed.array.shape == shape and placed.array.dtype == dtype:
             if id(placed.array.base) not in borrowed:
                 return placed
@@ -144,7 +155,10 @@ class SharedMemoryTransport(Transport):
         return PooledArray.at(array, self.pool.handle(array))
 
     @point("transport")
-    def swap_in(self, key: Key, result: np.ndarray[Any, Any]) -> None:
+    def swap_in(self, key: Key, result: np.ndarray[Any, Any]) -> bool:
+        if key in self.common.slots and self.common.swap_in(key, result):
+            self._slots.pop(key, None)
+            return True
         slot = self._slots.get(key)
         if slot is not None and slot.spare is not None and result is slot.spare.array:
             before, after = slot.current, slot.spare
@@ -152,6 +166,7 @@ class SharedMemoryTransport(Transport):
             slot.current = after
             slot.spare = before
             slot.mirror = None
+        return False
 
     def current(self, key: Key) -> Optional[np.ndarray[Any, Any]]:
         slot = self._slots.get(key)
@@ -174,6 +189,7 @@ class SharedMemoryTransport(Transport):
         for table in tables:
             for key in [key for key in table if key[: len(prefix)] == prefix]:
                 del table[key]
+        self.common.forget(prefix)
         if self._over_hosts is not None:
             self._over_hosts.forget(prefix)
 
@@ -210,9 +226,43 @@ class SharedMemoryTransport(Transport):
             elif slot is not None and slot.current is not None and slot.current.array is array:
                 found.append(slot.current)
             else:
-                self.bind([key], [array])
-                found.append(self._slots[key].current)
+                placed = self.common.placed(key, array)
+                if placed is None:
+                    self.bind([key], [array])
+                    placed = self._slots[key].current
+                found.append(placed)
         return found
+
+    @point("transport")
+    def common_spares(
+        self, keys: Keys, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]
+    ) -> List[np.ndarray[Any, Any]]:
+        """Return the common memory's spare arrays for new values, whose shapes and dtypes are equal on all ranks."""
+        found = [self.common.spare(key, *kind) for key, kind in zip(keys, kinds)]
+        spares = [placed for placed in found if placed is not None]
+        if len(spares) < len(found):
+            if self.rank == self.root:
+                spares = [self._fitting(placed, *kind) for placed, kind in zip(found, kinds)]
+            layout = self._layout(spares if self.rank == self.root else [])
+            if self.rank != self.root:
+                spares = [self._mapped(key, layout, i) for i, key in enumerate(keys)]
+            for key, placed in zip(keys, spares):
+                self.common.slots[key].spare = placed
+        return [placed.array for placed in spares]
+
+    def share(self, keys: Keys, arrays: Arrays) -> List[np.ndarray[Any, Any]]:
+        if self.rank == self.root:
+            offered = [self.common.offered(key, array, self._fitting) for key, array in zip(keys, arrays)]
+            self._layout(offered)
+            return [placed.array for placed in offered]
+        layout = self._layout([])
+        return [self._mapped(key, layout, i).array for i, key in enumerate(keys)]
+
+    def _mapped(self, key: Key, layout: Layout, i: int) -> PooledArray:
+        """Return the root's i-th array, which is in common memory."""
+        handle = layout.handles[self.root][i]
+        assert handle is not None
+        return self.common.mapped(key, handle, self.pools.here)
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
@@ -366,11 +416,7 @@ class SharedMemoryTransport(Transport):
             self.barrier.wait()  # as in every collective, so that earlier steps need no undo
             return list(arrays)
         kinds = [(array.shape, array.dtype) for array in arrays]
-        buffers = self._values.get(key)
-        if buffers is None or buffers.kinds != kinds:
-            self._replaced = buffers  # peers may read the old buffers until the next exchange
-            is_small = strategy(kinds, Reduction(op), None, False).algorithm is Algorithm.OWN
-            buffers = self._values[key] = ValueBuffers(self.pool, kinds, label(), is_small)
+        buffers = self._buffers(key, kinds, label, op)
         staged = buffers.stage(arrays)
         result = None if buffers.is_small else buffers.result()
         if self._over_hosts is not None and result is not None:
@@ -402,6 +448,37 @@ class SharedMemoryTransport(Transport):
         lent = result.lend()  # before the barrier, so that the memory counts as lent when peers continue
         self.barrier.wait()
         return lent
+
+    def _buffers(self, key: Key, kinds: Any, label: Label, op: Optional[ReduceOp] = None) -> ValueBuffers:
+        """Return the memory of a collective inside a function; without ``op``, for `reduce_parts`."""
+        buffers = self._values.get(key)
+        if buffers is None or buffers.kinds != kinds:
+            self._replaced = buffers  # peers may read the old buffers until the next exchange
+            is_small = op is not None and strategy(kinds, Reduction(op), None, False).algorithm is Algorithm.OWN
+            buffers = self._values[key] = ValueBuffers(self.pool, kinds, label(), is_small)
+        return buffers
+
+    def reduce_parts(
+        self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label
+    ) -> List[np.ndarray[Any, Any]]:
+        buffers = self._buffers(key, [(array.shape, array.dtype) for array in arrays], label)
+        layout = self._layout(buffers.stage(arrays), buffers.label, len(arrays))
+        counting = participants(weights)
+        plan = layout.plans.get(("reduce_parts", counting))
+        if plan is None:
+            layout.check(range(len(arrays)), buffers.name)
+            parts, own = [], []
+            for i, array in enumerate(arrays):
+                begin, end = part_of(array.size, self.rank, self.size)
+                of_ranks = [part.reshape(-1)[begin:end] for part in layout.arrays(i)]
+                parts.append([None if counting and not counting[rank] else part for rank, part in enumerate(of_ranks)])
+                own.append(np.empty(end - begin, array.dtype))
+            portion = Portion(parts, [[array] for array in own], 0, 1)
+            plan = layout.plans["reduce_parts", counting] = portion, own, self._moved(portion, weights, (self.rank,))
+        portion, own, (read, sent) = plan
+        portion.combine(op, weights)
+        self.traffic.add(read, sent)
+        return own
 
     def _values_plan(
         self, layout: Layout, buffers: ValueBuffers, counting: Optional[Tuple[bool, ...]]
@@ -511,15 +588,23 @@ class SharedMemoryTransport(Transport):
             self.barrier.wait()
             return Pending(list(arrays))
         if self.rank == root:
-            current = self._current(keys, arrays)
-            self._layout(current, n_given=len(keys))
-            return Pending([None if placed is None else placed.array for placed in current])
+            given: List[Optional[PooledArray]] = []
+            for key, array in zip(keys, arrays):
+                if self.common.takes(key, array):
+                    given.append(self.common.offered(key, array, self._fitting))
+                else:
+                    given += self._current([key], [array])
+            self._layout(given, n_given=len(keys))
+            return Pending([None if placed is None else placed.array for placed in given])
         results = []
         layout = self._layout([])
         if root in self.far:
             self._fetch(layout, range(len(keys)), [rank == root for rank in range(self.size)])
         for i, key in enumerate(keys):
             value = layout.array(root, i)
+            if self.common.takes(key, value):
+                results.append(self._mapped(key, layout, i).array)
+                continue
             results.append(self.allocate(key, value.shape, value.dtype))
             copy_into(results[-1], value)
             self.traffic.add(value.nbytes, 0)

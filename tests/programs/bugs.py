@@ -39,6 +39,7 @@ from synkhronos.selection import Indices, RowRange
 from synkhronos.sharding import Axes, Elementwise, Partial, RuleResult, Subscript, WithinRows, completion, rule
 from synkhronos.testing.numpy_engine import NumpyEngine, NumpyFunction, Shared
 from synkhronos.testing.numpy_engine.graph import substituted
+from synkhronos.transports.common import CommonMemory
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 from synkhronos.transports.value_buffers import ArrayBlock, ValueBuffers
 
@@ -558,8 +559,8 @@ def no_updates_without_rows(plant):
     """Ranks without rows do not apply the updates that all ranks have in common."""
     right = rank_call.change_of
 
-    def wrong(prepared, chosen, news):
-        return right(prepared, chosen if prepared.counts else [], news)
+    def wrong(prepared, chosen, news, divided=()):
+        return right(prepared, chosen if prepared.counts else [], news, divided)
 
     plant.replace(rank_call, "change_of", wrong)
 
@@ -568,8 +569,9 @@ def all_updates_without_rows(plant):
     """Ranks without rows apply all updates."""
     right = rank_call.change_of
 
-    def wrong(prepared, chosen, news):
-        return right(prepared, range(len(news)) if prepared.plan.division.num_slices == 1 else chosen, news)
+    def wrong(prepared, chosen, news, divided=()):
+        chosen = range(len(news)) if prepared.plan.division.num_slices == 1 else chosen
+        return right(prepared, chosen, news, divided)
 
     plant.replace(rank_call, "change_of", wrong)
 
@@ -847,6 +849,56 @@ def functions_of_the_program_are_not_seen(plant):
     plant.replace(SharedEntry, "updated", wrong)
 
 
+# -- common memory -------------------------------------------------------------------------------------------------------
+
+
+def old_map_stays(plant):
+    """A rank keeps the array that it has mapped for a variable, although the root offers another one."""
+    right = CommonMemory.mapped
+
+    def wrong(self, key, handle, attach):
+        slot = self.slots.get(key)
+        known = None if slot is None else slot.current
+        fits = known is not None and known.handle.shape == handle.shape
+        return known if fits else right(self, key, handle, attach)
+
+    plant.replace(CommonMemory, "mapped", wrong)
+
+
+def only_the_root_swaps(plant):
+    """After a call, only the root makes the new values in common memory current."""
+    right = rank_call.Change.__call__
+
+    def wrong(self):
+        if not self._laid or self._transport.rank == self._transport.root:
+            right(self)
+
+    plant.replace(rank_call.Change, "__call__", wrong)
+
+
+def last_part_is_not_written(plant):
+    """The last element of the last rank's part of an update is left out."""
+    right = rank_call.Change.lay
+
+    def wrong(self, transport):
+        found = right(self, transport)
+        if transport.rank == transport.size - 1:
+            for entry, value, _ in self._laid:
+                value.reshape(-1)[-1:] = entry.cell[0].reshape(-1)[-1:]
+        return found
+
+    plant.replace(rank_call.Change, "lay", wrong)
+
+
+def program_writes_into_common_memory(plant):
+    """The program gets the array that all ranks have mapped, and writes into it."""
+
+    def wrong(self):
+        pass
+
+    plant.replace(SharedEntry, "unshare", wrong)
+
+
 # -- rows of states, and literal numbers of rows -----------------------------------------------------------------------
 
 
@@ -1072,6 +1124,9 @@ OF_THE_MESH = [
 #: Bugs in the detection of the program's changes to variables between calls of exact functions.
 OF_THE_PROGRAM = [news_are_kept, writes_in_place_are_not_seen, functions_of_the_program_are_not_seen]
 
+#: Bugs of values that lie in common memory.
+OF_COMMON_MEMORY = [old_map_stays, only_the_root_swaps, last_part_is_not_written, program_writes_into_common_memory]
+
 #: Bugs of states with a value for each row of the batch.
 OF_STATES = [rows_of_before, rows_of_one_rank]
 
@@ -1138,6 +1193,7 @@ BUGS = [
     *WITHOUT_OPS,
     *EXACT,
     *OF_THE_PROGRAM,
+    *OF_COMMON_MEMORY,
     *OF_STATES,
     *INSIDE,
 ]

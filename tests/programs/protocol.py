@@ -11,7 +11,14 @@ from steps import Draw
 from truth import Expected, Model, NoAnswer, Refused
 from worlds import MESH_SIZES, opened, over_hosts
 
+from synkhronos.engines.graph import dividing
 from synkhronos.program.program import PROGRAM
+from synkhronos.transports import common
+
+dividing.DIVIDED_FROM_BYTES = 1  # so that graphs built after this import divide all updates that they can
+
+#: Minimum sizes of values in common memory, and what parts are multiples of; the last ones are the library's own.
+OF_COMMON_MEMORY = ((1, 1), (40, 2), (common.COMMON_FROM_BYTES, common.ALIGNMENT))
 
 #: Numbers of ranks; and the number of ranks on each of two hosts, by the number of all ranks.
 SIZES = (1, 2, 2, 3, 3, 4)
@@ -46,6 +53,8 @@ class Program:
         PROGRAM.close()  # (synk.close() would raise an error if the program has not waited for a collective)
         library.started, library.saved, library.kept = [], [], {}
         library.start(initial)
+        if launcher == "threads":  # (processes have the constants of the keeper)
+            common.COMMON_FROM_BYTES, common.ALIGNMENT = OF_COMMON_MEMORY[(n + root) % len(OF_COMMON_MEMORY)]
         if launcher == "hosts":
             self.session = over_hosts(COUNTS_OF[n], root)
         else:

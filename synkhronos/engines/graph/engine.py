@@ -68,6 +68,8 @@ class GraphEngine(Engine):
         self._is_own: WeakKeyDictionary[Any, List[bool]] = WeakKeyDictionary()
         #: The expressions of the functions that ranks call, by maker; compiling changes a function's own graph.
         self.sources: WeakKeyDictionary[Any, snapshots.Source] = WeakKeyDictionary()
+        #: By maker: the new values that a function computes in parts.
+        self._divided: WeakKeyDictionary[Any, Sequence[bool]] = WeakKeyDictionary()
         self._patched = Patched(self.library)
         self.catcher = self.library.function
 
@@ -230,6 +232,10 @@ class GraphEngine(Engine):
                 found.append(shared)
         return found
 
+    def written(self, compiled: Any) -> List[Any]:
+        found = [states.state_of(given) or given.variable for given in self._patched.written(compiled)]
+        return [one for one in found if self.is_shared(one)]
+
     def states(self, compiled: Any) -> List[Any]:
         return [state for state in map(states.state_of, compiled.maker.inputs) if state is not None]
 
@@ -365,8 +371,15 @@ class GraphEngine(Engine):
         return [target for target, _ in snapshot.updates]
 
     def variant(self, snapshot: Snapshot, sliced: bool, as_inputs: Sequence[Any]) -> Any:
-        found = snapshots.compile_variant(self.library, snapshot, sliced, as_inputs, self.is_random, self.label)
-        return self._noted(*found)
+        divides = self.opened_device() is None
+        compiled, source, flags = snapshots.compile_variant(
+            self.library, snapshot, sliced, as_inputs, self.is_random, self.label, divides
+        )
+        self._divided[compiled.maker] = flags
+        return self._noted(compiled, source)
+
+    def divided(self, compiled: Any) -> Sequence[bool]:
+        return self._divided.get(compiled.maker, ())
 
     def after_collective(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
         return self._noted(*snapshots.compile_second_half(self.library, snapshot, as_inputs, self.is_random))

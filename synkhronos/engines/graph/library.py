@@ -40,6 +40,8 @@ class Library(Classes):
     #: Further operations of `graph.operations`.
     Share: Type[Any]
     Draft: Type[Any]
+    ReduceParts: Type[Any]
+    TakePart: Type[Any]
     placing: Placing
     #: Maps expressions and a mode to equivalent expressions and the mode for the remaining rewrites. The third argument
     #: names rewrites to skip; None skips all except the merging of equal operations. See `graph.rewrites`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 from weakref import WeakKeyDictionary
 
 from ..observer import calling, copied, is_any_observed, note_read, note_written, observer_of, settle
@@ -19,10 +19,14 @@ ORIGINAL = "_synkhronos_original"
 
 
 class Touched(NamedTuple):
-    """Positions of the inputs that a call updates, and of the inputs whose arrays its outputs expose."""
+    """Positions of the inputs that a call updates, and of the inputs whose arrays its outputs expose.
+
+    ``written`` also contains inputs whose arrays the call stores in other variables.
+    """
 
     updated: Tuple[int, ...]
     lent: Tuple[int, ...]
+    written: Tuple[int, ...]
 
 
 class Patched:
@@ -49,19 +53,23 @@ class Patched:
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_any_observed():
                 return call(function, *args, **kwargs)
+            touched = self._touched.get(function.maker)
+            if touched is None:
+                touched = self._touched[function.maker] = self._find_touched(function)
             for container in function.input_storage:
                 settle(container.storage)
+            for i in touched.written:
+                observer = observer_of(function.input_storage[i].storage)
+                if observer is not None:
+                    observer.unshare()
             try:
                 return calling(call, function, *args, **kwargs)
             finally:
-                self._report(function)
+                self._report(function, touched)
 
         return __call__
 
-    def _report(self, function: Any) -> None:
-        touched = self._touched.get(function.maker)
-        if touched is None:
-            touched = self._touched[function.maker] = self._find_touched(function)
+    def _report(self, function: Any, touched: Touched) -> None:
         for i in touched.updated:
             observer = observer_of(function.input_storage[i].storage)
             if observer is not None:
@@ -72,14 +80,20 @@ class Patched:
     def _find_touched(self, function: Any) -> Touched:
         maker = function.maker
         updated = [i for i, given in enumerate(maker.expanded_inputs) if given.update is not None]
+        inputs, outputs = maker.fgraph.inputs, maker.fgraph.outputs
         roots = [
             self._library.alias_root(output)
-            for output, given in zip(maker.fgraph.outputs, maker.outputs)
+            for output, given in zip(outputs, maker.outputs)
             if given.borrow  # otherwise the output is a copy
         ]
-        inputs = maker.fgraph.inputs
         lent = [inputs.index(root) for root in roots if root in inputs]
-        return Touched(tuple(updated), tuple(dict.fromkeys(lent)))
+        news = map(self._library.alias_root, outputs[len(maker.outputs) :])
+        written = [*updated, *lent, *(inputs.index(root) for root in news if root in inputs)]
+        return Touched(tuple(updated), tuple(dict.fromkeys(lent)), tuple(dict.fromkeys(written)))
+
+    def written(self, compiled: Any) -> List[Any]:
+        """Return the inputs whose arrays a function overwrites, or stores in other variables."""
+        return [compiled.maker.expanded_inputs[i] for i in self._find_touched(compiled).written]
 
 
 def _with_subclasses(cls: Any) -> Iterator[Any]:

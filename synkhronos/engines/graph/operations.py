@@ -48,6 +48,7 @@ class AllReduceOp(GraphOperation):
     """
 
     __props__ = ("op", "n", "number", "has_token")
+    reduced = staticmethod(in_graph.all_reduce)
 
     def __init__(self, op: ReduceOp, n: int, number: int = UNNUMBERED, has_token: bool = False) -> None:
         self.op, self.n, self.number, self.has_token = op, n, number, has_token
@@ -70,11 +71,15 @@ class AllReduceOp(GraphOperation):
         return outputs, after
 
     def make_node(self, *inputs: Any) -> Any:
-        outputs = [variable.type() for variable in inputs]
+        outputs = [self.output(i, variable) for i, variable in enumerate(inputs)]
         if self.number != UNNUMBERED:
             for output in outputs:
                 output.tag.indestructible = True  # no in-place operations, because ranks may share the memory
         return self.names.Apply(self, list(inputs), outputs)
+
+    def output(self, i: int, variable: Any) -> Any:
+        """Return a new variable for the i-th result, of an input or of the token."""
+        return variable.type()
 
     def infer_shape(self, *arguments: Any) -> List[Any]:
         shapes: List[Any] = arguments[-1]
@@ -121,7 +126,7 @@ class AllReduceOp(GraphOperation):
         # The Python code of some operations returns a NumPy scalar for an array type.
         arrays = [np.asarray(value) if isinstance(value, np.generic) else value for value in inputs[: self.n]]
         try:
-            results = in_graph.all_reduce(self.number, self.op, arrays)
+            results = self.reduced(self.number, self.op, arrays)
         except BaseException as error:
             # Libraries propagate only KeyboardInterrupt unchanged. They rebuild other exceptions without
             # their attributes, and print failures. The call has stored the error and raises it.
@@ -132,6 +137,33 @@ class AllReduceOp(GraphOperation):
             output[0] = result
         if self.has_token:
             outputs[self.n][0] = np.zeros((), np.int8)
+
+
+class ReducePartsOp(AllReduceOp):
+    """Reduction over all ranks; each rank receives its part of the elements, as a vector (see `dividing`)."""
+
+    shape_error: ClassVar[Type[Exception]]
+    reduced = staticmethod(in_graph.reduce_parts)
+
+    def output(self, i: int, variable: Any) -> Any:
+        return self.names.tensor.vector(dtype=variable.dtype) if i < self.n else variable.type()
+
+    def infer_shape(self, *arguments: Any) -> List[Any]:
+        raise self.shape_error("the length of a rank's part")
+
+
+class TakePartOp(GraphOperation):
+    """Operation that selects the rank's part of the elements of a value that all ranks have."""
+
+    __props__ = ()
+    view_map = {0: [0]}
+
+    def make_node(self, array: Any) -> Any:
+        return self.names.Apply(self, [array], [self.names.tensor.vector(dtype=array.dtype)])
+
+    def perform(self, node: Any, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
+        begin, end = in_graph.part(inputs[0].size)
+        outputs[0][0] = inputs[0].reshape(-1)[begin:end]
 
 
 class ShareOp(GraphOperation):

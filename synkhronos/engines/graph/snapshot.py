@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from ...sharding import Placement
 from ..exact import SplitGraph
 from . import collectives, states
+from .dividing import divided
 from .library import Library
 from .shapes import shapes_of
 
@@ -133,8 +134,14 @@ def compile_variant(
     as_inputs: Sequence[Any],
     is_random: Callable[[Any], bool],
     label: Callable[[Any], str],
-) -> Tuple[Any, Source]:
-    """Compile another graph of the function; see `Engine.variant`."""
+    divides: bool = False,
+) -> Tuple[Any, Source, Sequence[bool]]:
+    """Compile another graph of the function (see `Engine.variant`); return which new values it divides, if any.
+
+    The source, for JAX, divides none.
+    """
+    flags: Sequence[bool] = ()
+    undivided: Sequence[Any] = ()
     if sliced and snapshot.halves is not None:
         snapshot = _first_half(library, snapshot, snapshot.halves, is_random)
     replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
@@ -143,8 +150,16 @@ def compile_variant(
     outputs, updates = snapshot.outputs, snapshot.updates
     if snapshot.is_joint(library):
         # Updates must wait until the last collective has succeeded on all ranks, which only the caller can determine.
+        expressions = snapshot.expressions()
         with library.without_test_values():
-            ordered, _ = collectives.in_order(library, snapshot.expressions())
+            if divides and not sliced and snapshot.halves is not None:
+                of_all = zip(snapshot.updates, snapshot.halves.replicated_updates)
+                targets = [target if same and not is_random(target) else None for (target, _), same in of_all]
+                expressions, flags = divided(library, expressions, [*[None] * len(outputs), *targets])
+            ordered, _ = collectives.in_order(library, expressions)
+            if any(flags):
+                undivided, _ = collectives.in_order(library, snapshot.expressions())
+        flags = flags[len(outputs) :]
         outputs, updates = [library.Out(output) for output in ordered], []
     elif sliced:
         # The next call may overwrite a borrowed output while the outputs of earlier slices are still needed.
@@ -154,7 +169,10 @@ def compile_variant(
     suffix = ", ".join(["sliced"] * sliced + [f"{label(shared)} as input" for shared in as_inputs])
     name = snapshot.settings["name"]
     settings = dict(snapshot.settings, name=f"{name} ({suffix})" if suffix else name)
-    return Source(inputs, outputs, updates, replaced).compiled(library, **settings)
+    compiled, source = Source(inputs, outputs, updates, replaced).compiled(library, **settings)
+    if any(flags):
+        source = source._replace(outputs=[library.Out(output) for output in undivided])
+    return compiled, source, flags
 
 
 def _first_half(library: Library, snapshot: Snapshot, halves: SplitGraph, is_random: Callable[[Any], bool]) -> Snapshot:

@@ -8,6 +8,7 @@ from pytensor import config, tensor
 from pytensor.gradient import disconnected_type, grad_not_implemented
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
+from pytensor.tensor.exceptions import ShapeError
 from pytensor.tensor.type import TensorType, discrete_dtypes
 
 from ..graph import operations
@@ -28,6 +29,14 @@ class Differentiable(operations.GraphOperation, Op):  # type: ignore[misc]  # no
 
 
 class AllReduce(operations.AllReduceOp, Differentiable):
+    names = NAMES
+
+
+class ReduceParts(operations.ReducePartsOp, AllReduce):
+    shape_error = ShapeError
+
+
+class TakePart(operations.TakePartOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES
 
 

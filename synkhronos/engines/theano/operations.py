@@ -7,6 +7,7 @@ from typing import Any, Optional, Sequence
 from theano import config, tensor
 from theano.gof import Apply, Op, Variable
 from theano.gradient import DisconnectedType, grad_not_implemented
+from theano.tensor.basic import ShapeError
 
 from ..graph import operations
 from ..graph.operations import Names
@@ -29,6 +30,14 @@ class Differentiable(operations.GraphOperation, Op):  # type: ignore[misc]  # Th
 
 class AllReduce(operations.AllReduceOp, Differentiable):
     _f16_ok = True
+
+
+class ReduceParts(operations.ReducePartsOp, AllReduce):
+    shape_error = ShapeError
+
+
+class TakePart(operations.TakePartOp, Op):  # type: ignore[misc]
+    names = NAMES
 
 
 class TakeShare(operations.TakeShareOp, Differentiable):

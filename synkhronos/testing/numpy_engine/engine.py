@@ -145,6 +145,9 @@ class NumpyEngine(Engine):
     def shareds(self, compiled: Any) -> List[Any]:
         return [node for node in compiled.order if isinstance(node, Shared)]
 
+    def written(self, compiled: Any) -> List[Any]:
+        return [target for target, _ in compiled.updates]
+
     def convert(self, input: Input, value: Any, argument: str) -> Any:
         return convert(input.type, value, argument)
 

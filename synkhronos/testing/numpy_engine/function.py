@@ -117,10 +117,13 @@ class NumpyFunction:
         if output_subset is not None and self.keys is not None:
             output_subset = [self.keys.index(key) for key in output_subset]
         chosen = range(len(self.outputs)) if output_subset is None else output_subset
+        observers = list(filter(None, [observer_of(target.storage) for target, _ in self.updates]))
+        for observer in observers:
+            observer.unshare()
         try:
             results = self.evaluate(values, chosen)
         finally:
-            for observer in filter(None, [observer_of(target.storage) for target, _ in self.updates]):
+            for observer in observers:
                 observer.updated()
         if self.keys is not None:
             return {self.keys[index]: result for index, result in zip(chosen, results)}

@@ -1,0 +1,130 @@
+"""Common memory: one copy of a variable that all ranks have alike, in the root's pool; every rank maps it.
+
+::
+
+                  root's pool             storage of rank 0    1    2
+    alike         [current]  [spare]              current (the same memory on all ranks)
+    commit        [spare  ]  [current]            the spare becomes current on all ranks, or on none
+    own           [current]  [spare]              rank 1's own memory, e.g. after ``set_value(rank=1)``
+    kept apart    --                              each rank's own memory, because a function updates it in place
+
+No rank writes to the current array, and the program never receives it: it gets a copy (`SharedEntry.unshare`). All
+ranks change their slots in the same commits, so that they agree on whether a spare array fits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional, Set, Tuple
+
+import numpy as np
+
+from ..kernels.copy import copy_into
+from ..memory.handles import Handle
+from .base import Key
+from .layouts import PooledArray
+
+#: Minimum size of common values. Each rank has its own copy of smaller values, which saves barriers.
+COMMON_FROM_BYTES = 1 << 16
+
+#: After a failed command, the master makes all ranks forget this, because they may disagree on the spare arrays.
+SPARES = ("spare arrays", 0)
+
+ALIGNMENT = 64  #: In elements: ranks write parts that begin at multiples of it, so never to the same cache line.
+
+
+class CommonSlot:
+    """The current and the spare array of a variable; ``coming`` is a new array that the next commit makes current."""
+
+    __slots__ = ("current", "spare", "coming")
+
+    def __init__(self) -> None:
+        self.current: Optional[PooledArray] = None
+        self.spare: Optional[PooledArray] = None
+        self.coming: Optional[PooledArray] = None
+
+
+class CommonMemory:
+    """One rank's record of the common memory; the ``slots`` of all ranks describe the same arrays.
+
+    Only variables are common, and only while it ``is_open``: not with a single rank, several hosts, devices, or
+    replacement of dead ranks.
+    """
+
+    def __init__(self, is_open: bool) -> None:
+        self.is_open = is_open
+        self.slots: Dict[Key, CommonSlot] = {}
+        self._apart: Set[Key] = set()
+
+    def takes(self, key: Key, value: Any) -> bool:
+        """Return whether a variable's value becomes common if all ranks receive it; equal on all ranks."""
+        is_large = isinstance(value, np.ndarray) and value.nbytes >= COMMON_FROM_BYTES
+        return is_large and self.is_open and key[0] == "shared" and key not in self._apart
+
+    def placed(self, key: Key, array: Any) -> Optional[PooledArray]:
+        """Return the common array of a key if this rank's value is that array."""
+        slot = self.slots.get(key)
+        return slot.current if slot is not None and slot.current is not None and slot.current.array is array else None
+
+    def offered(self, key: Key, array: Any, fitting: Callable[..., PooledArray]) -> PooledArray:
+        """On the root, return common memory that contains the array's values; they are copied if necessary.
+
+        ``fitting`` is `SharedMemoryTransport._fitting`.
+        """
+        found = self.placed(key, array)
+        if found is None:
+            slot = self.slots.setdefault(key, CommonSlot())
+            found = slot.spare = fitting(slot.spare, array.shape, array.dtype)
+            copy_into(found.array, array)
+        return found
+
+    def spare(self, key: Key, shape: Tuple[int, ...], dtype: Any) -> Optional[PooledArray]:
+        """Return the spare array of a key if it fits; equal on all ranks."""
+        slot = self.slots.setdefault(key, CommonSlot())
+        fits = slot.spare is not None and slot.spare.array.shape == shape and slot.spare.array.dtype == dtype
+        return slot.spare if fits else None
+
+    def mapped(self, key: Key, handle: Handle, attach: Callable[[Handle], np.ndarray[Any, Any]]) -> PooledArray:
+        """On the other ranks, return an array of the root; a known array is the same object."""
+        slot = self.slots.setdefault(key, CommonSlot())
+        for known in (slot.current, slot.spare):
+            if known is not None and known.handle == handle:
+                return known
+        slot.coming = PooledArray.at(attach(handle), handle)
+        return slot.coming
+
+    def swap_in(self, key: Key, result: Any) -> bool:
+        """Make a result current if it is common memory; return whether it is. An interrupt may repeat this call."""
+        slot = self.slots.get(key)
+        if slot is None:
+            return False
+        for after in (slot.current, slot.spare, slot.coming):
+            if after is not None and after.array is result:
+                if after is not slot.current:
+                    slot.spare, slot.current = slot.current, after
+                slot.coming = None
+                return True
+        return False
+
+    def keep_apart(self, key: Key) -> None:
+        """Give each rank its own memory for a variable from now on; this rank's value is elsewhere, or not yet set."""
+        self._apart.add(key)
+        self.slots.pop(key, None)
+
+    def forget(self, prefix: Tuple[Any, ...]) -> None:
+        """Forget the keys with a prefix; for the prefix `SPARES`, forget only their spare arrays."""
+        for slot in self.slots.values() if prefix == SPARES else ():
+            slot.spare = slot.coming = None
+        for key in [key for key in [*self.slots, *self._apart] if key[: len(prefix)] == prefix]:
+            self.slots.pop(key, None)
+            self._apart.discard(key)
+
+
+def part_of(size: int, rank: int, n_ranks: int) -> Tuple[int, int]:
+    """Return the start and end of a rank's part of an array's elements.
+
+    >>> [part_of(200, rank, 3) for rank in range(3)]
+    [(0, 64), (64, 128), (128, 200)]
+    """
+    blocks = size // ALIGNMENT
+    begin, end = blocks * rank // n_ranks * ALIGNMENT, blocks * (rank + 1) // n_ranks * ALIGNMENT
+    return begin, size if rank == n_ranks - 1 else end

@@ -1,0 +1,128 @@
+"""Each rank computes its part of large elementwise updates, and the results are the serial program's.
+
+Expected values come from the library's own function.
+
+Modules: `synkhronos.engines.graph.dividing`.
+"""
+
+import numpy as np
+import pytest
+from library import NAME, L, T
+
+import synkhronos as synk
+from synkhronos import engines
+
+pytestmark = getattr(pytest.mark, NAME)
+
+N_IN, N_HIDDEN, N_OUT = 100, 120, 90  # weights of 86 to 96 kB; biases are smaller than the least divided update
+
+
+def program(function, rule):
+    """Return a function that trains a network, and the network's shared variables."""
+    rng = np.random.RandomState(0)
+    x, y = T.dmatrix("x"), T.dmatrix("y")
+    shapes = {"W": (N_IN, N_HIDDEN), "b": (N_HIDDEN,), "V": (N_HIDDEN, N_OUT)}
+    w, b, v = params = [L.shared(rng.randn(*shape) / 10, name) for name, shape in shapes.items()]
+    error = T.dot(T.tanh(T.dot(x, w) + b), v) - y
+    loss = T.sqr(error).mean() + 0.01 * T.sqr(w).sum()
+    states, updates = rule(params, T.grad(loss, params))
+    return function([x, y], [loss, v.sum()], updates=updates, mode=L.Mode("py", "fast_compile")), params + states
+
+
+def zeros_like(params, what="state"):
+    return [L.shared(np.zeros(param.get_value().shape), f"{what} of {param.name}") for param in params]
+
+
+def sgd(params, gradients):
+    return [], [(param, param - 0.1 * g) for param, g in zip(params, gradients)]
+
+
+def momentum(params, gradients):
+    states, updates = zeros_like(params), []
+    for param, g, velocity in zip(params, gradients, states):
+        new = 0.9 * velocity - 0.1 * g
+        updates += [(velocity, new), (param, param + 0.9 * new - 0.1 * g)]
+    return states, updates
+
+
+def adam(params, gradients):
+    means, squares, t = zeros_like(params), zeros_like(params, "square"), L.shared(np.zeros(()), "t")
+    updates = [(t, t + 1)]
+    step = 0.01 * T.sqrt(1 - 0.999 ** (t + 1)) / (1 - 0.9 ** (t + 1))
+    for param, g, m, s in zip(params, gradients, means, squares):
+        new_m, new_s = 0.9 * m + 0.1 * g, 0.999 * s + 0.001 * g**2
+        updates += [(m, new_m), (s, new_s), (param, param - step * new_m / (T.sqrt(new_s) + 1e-8))]
+    return [t, *means, *squares], updates
+
+
+def clipped(params, gradients):
+    """A norm needs the whole gradients, and each rank takes its part of them."""
+    norm = T.sqrt(sum(T.sqr(g).sum() for g in gradients))
+    return sgd(params, [g * T.minimum(1.0, 0.1 / norm) for g in gradients])
+
+
+def averaged(params, gradients):
+    averages = zeros_like(params)
+    return averages, sgd(params, gradients)[1] + [(a, 0.9 * a + 0.1 * param) for a, param in zip(averages, params)]
+
+
+def by_columns(params, gradients):
+    """A mean over an axis is subtracted from the gradient; each rank computes that whole, and takes its part."""
+    return [], [(p, p - 0.1 * (g - g.mean(0, keepdims=True))) for p, g in zip(params, gradients)]
+
+
+def turned(params, gradients):
+    """A transposed value is added; its part is not the transposed part."""
+    w, _, _ = params
+    square = L.shared(np.arange(1e4).reshape(100, 100) / 1e4, "square")
+    total = gradients[0].sum()
+    return [square], [(square, square + 0.1 * square.T + total), (w, w - 0.1 * gradients[0])]
+
+
+@pytest.fixture(params=[("threads", 3, 1), ("fork", 2, 0), ("threads", 1, 0)], ids="{0[0]}-{0[1]}".format)
+def world(request, make_world):
+    return make_world(*request.param, engine=NAME)
+
+
+RULES = [sgd, momentum, adam, clipped, averaged, by_columns, turned]
+ROWS = [np.random.RandomState(1).permutation(40)[:n] for n in (40, 17, 5, 2, 1)]  # also fewer rows than ranks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_training_equals_the_serial_program(world, rule):
+    rng = np.random.RandomState(2)
+    x, y = rng.randn(40, N_IN), rng.randn(40, N_OUT)
+    serial, expected = program(L.function, rule)
+    outputs = [serial(x[rows], y[rows]) for rows in ROWS + ROWS]
+    parallel, shareds = program(lambda *args, **kwargs: synk.function(*args, exact=True, **kwargs), rule)
+    flags = dict(zip([shared.name for shared in shareds], [False] * len(shareds)))
+    updated = engines.get(NAME).updated_in(parallel._variants.snapshot)
+    flags.update(zip([shared.name for shared in updated], engines.get(NAME).divided(parallel.on_ranks)))
+    assert flags["W"] and not flags["b"]
+    assert sum(flags.values()) == {momentum: 4, averaged: 4, adam: 6}.get(rule, 2)
+    got = [parallel(x[rows], y[rows]) for rows in ROWS]
+    got += list(zip(*parallel.steps(x, y, batches=ROWS)))
+    np.testing.assert_allclose(np.array(got, float), np.array(outputs, float), rtol=1e-9)
+    for shared, one in zip(shareds, expected):
+        np.testing.assert_allclose(shared.get_value(), one.get_value(), rtol=1e-8, atol=1e-12)
+        assert synk.in_sync(shared)
+
+
+@pytest.mark.slow
+def test_a_variable_that_a_function_updates_in_place_is_divided_too(world):
+    """Its new values pass through common memory, and each rank gets a copy."""
+    serial, expected = program(L.function, momentum)
+    parallel, shareds = program(lambda *args, **kwargs: synk.function(*args, exact=True, **kwargs), momentum)
+    w, of_serial = shareds[0], expected[0]
+    mode = L.Mode("py", "fast_compile")
+    twice = synk.function([], updates=[(w, w * 2.0)], mode=mode, exact=False)
+    twice_serially = L.function([], updates=[(of_serial, of_serial * 2.0)], mode=mode)
+    rng = np.random.RandomState(3)
+    x, y = rng.randn(6, N_IN), rng.randn(6, N_OUT)
+    for _ in range(3):
+        twice(), twice_serially()
+        for _ in range(3):
+            serial(x, y), parallel(x, y)
+    np.testing.assert_allclose(w.get_value(), of_serial.get_value(), rtol=1e-8, atol=1e-12)
+    assert synk.in_sync(w)
