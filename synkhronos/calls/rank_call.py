@@ -311,13 +311,13 @@ class CollectivesOfCall(RowsOfCall):
     def reduce_parts(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         if not self.divides:
             return super().reduce_parts(number, op, arrays)
-        return self._reduced(self.context.transport.reduce_parts, number, op, arrays)
+        return self._reduced(number, op, arrays, self.context.transport.reduce_parts)
 
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
-        return self._reduced(self.context.transport.all_reduce_values, number, op, arrays)
+        return self._reduced(number, op, arrays, self.context.transport.all_reduce_values)
 
     @point("collective")
-    def _reduced(self, reduce: Any, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+    def _reduced(self, number: int, op: ReduceOp, arrays: Sequence[Any], reduce: Any) -> List[Any]:
         function, context, nbytes = self.plan.number, self.context, 0
         traffic = context.transport.traffic
         begun = traffic.begin()

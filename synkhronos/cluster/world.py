@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Any, Optional, Sequence, Tuple
 
-from ..errors import SynkhronosError
+from ..errors import StateError, SynkhronosError
 from ..host.interfaces import interfaces
 from ..sync.rendezvous import Rendezvous
 from . import environment
@@ -136,3 +136,19 @@ def world_of_process() -> Optional[World]:
     """Return the `World` of this program according to its environment; None if there is only one host."""
     place = environment.place(os.environ)
     return None if place is None else World(place)
+
+
+def refuse_mpi() -> None:
+    """Make ``MPI.Init()`` raise an error: the bridge has initialized MPI, and a second process would wait forever."""
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        return  # the bridge reports it
+
+    def refuse(*_: Any) -> None:
+        raise StateError(
+            "this program runs on several hosts, where synkhronos itself uses MPI and the program cannot: remove "
+            "MPI.Init(), and exchange values between hosts with synkhronos.all_reduce and the other collectives"
+        )
+
+    MPI.Init = MPI.Init_thread = refuse

@@ -283,6 +283,22 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"the engine {self.name!r} calls each rank's function separately")
 
+    def replace_lost(self, functions: Sequence[Any], error: BaseException) -> bool:
+        """Replace values of the ranks' functions that an error of devices has destroyed, and add a note to the error.
+
+        Return whether there are any.
+        """
+        return False
+
+    def collective_together(self, name: str, argument: Any, columns: Sequence[Sequence[Any]]) -> Any:
+        """Compute a collective of values by variable and rank on devices; return None if the ranks must compute it.
+
+        ``name`` is "all_reduce", with a `Reduction` as ``argument``, "broadcast", "all_gather", or "gather", from all
+        ranks or one. Return the complete results, by variable and rank, and the bytes that each rank has read from
+        other ranks and sent to them.
+        """
+        return None
+
     def divided(self, compiled: Any) -> Sequence[bool]:
         """Return which new values a `variant` computes in parts (see `graph.dividing`); () if none."""
         return ()

@@ -8,12 +8,11 @@ import signal
 import sys
 import threading
 import traceback
-from importlib import import_module
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ..cluster import environment
 from ..cluster.serve import Server
-from ..cluster.world import World, world_of_process
+from ..cluster.world import World, refuse_mpi, world_of_process
 from ..errors import ArgumentError, StateError, SynkhronosError
 from .program import PROGRAM
 
@@ -44,22 +43,6 @@ def take_place() -> None:
         refuse_mpi()
     elif world is not None:
         serve(world)
-
-
-def refuse_mpi() -> None:
-    """Make ``MPI.Init()`` raise an error: the bridge has initialized MPI, and a second process would wait forever."""
-    try:
-        mpi: Any = import_module("mpi4py.MPI")
-    except ImportError:
-        return  # the bridge reports it
-
-    def refuse(*_: Any) -> None:
-        raise StateError(
-            "this program runs on several hosts, where synkhronos itself uses MPI and the program cannot: remove "
-            "MPI.Init(), and exchange values between hosts with synkhronos.all_reduce and the other collectives"
-        )
-
-    mpi.Init = mpi.Init_thread = refuse
 
 
 def ignore_ends_of_others() -> None:

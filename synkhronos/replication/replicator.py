@@ -263,8 +263,9 @@ class Replicator(Replicas):
         base = None if item.storage_of is None else held[item.storage_of].reference()
         entry = SharedEntry(item.number, engine, sent.reference, engine.storage(variable), item.on_device, base)
         if base is None:
-            # e.g. after `shared(value, borrow=True)`; `entry.known` is the library's other reference
-            if Borrowed(entry.cell[0]).is_held(entry.cell, self.session.pool, 1):
+            # e.g. after `shared(value, borrow=True)`; common memory needs no copy because `entry.known` is a reference
+            n_others = int(self.session.context.transport.common.takes(entry.key, entry.cell[0]))
+            if Borrowed(entry.cell[0]).is_held(entry.cell, self.session.pool, n_others):
                 entry.lent()
             observe(entry.cell, entry)
         value = None if item.value is None else engine.get(variable)

@@ -285,7 +285,7 @@ class SharedMemoryTransport(Transport):
             return self._all_reduce_rounded(keys, arrays, reduction, name_of, into, errors)
         placed: List[Optional[PooledArray]] = self._current(keys, arrays)
         results: List[Any] = [None] * len(keys)
-        if reduction.receives(self.rank):
+        if reduction.results and reduction.results[0].destinations is None or reduction.receives(self.rank):
             spares = self._spares(into, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
         layout = self._layout(placed, None, n_eager)

@@ -283,7 +283,7 @@ def in_deleted_folder(folder, *command):
         universal_newlines=True,
         timeout=60,
     )
-    return done.stdout, done.stderr, done.returncode
+    return done.stdout, re.sub("0x[0-9a-f]+", "0x", done.stderr), done.returncode
 
 
 def test_program_in_a_deleted_folder(folder):

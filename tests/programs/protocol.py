@@ -15,8 +15,6 @@ from synkhronos.engines.graph import dividing
 from synkhronos.program.program import PROGRAM
 from synkhronos.transports import common
 
-dividing.DIVIDED_FROM_BYTES = 1  # so that graphs built after this import divide all updates that they can
-
 #: Minimum sizes of values in common memory, and what parts are multiples of; the last ones are the library's own.
 OF_COMMON_MEMORY = ((1, 1), (40, 2), (common.COMMON_FROM_BYTES, common.ALIGNMENT))
 
@@ -52,6 +50,7 @@ class Program:
         self._returned = deque(maxlen=8)  # results of the last steps
         PROGRAM.close()  # (synk.close() would raise an error if the program has not waited for a collective)
         library.started, library.saved, library.kept = [], [], {}
+        dividing.DIVIDED_FROM_BYTES = 1  # so that graphs built from now on divide all updates that they can
         library.start(initial)
         if launcher == "threads":  # (processes have the constants of the keeper)
             common.COMMON_FROM_BYTES, common.ALIGNMENT = OF_COMMON_MEMORY[(n + root) % len(OF_COMMON_MEMORY)]

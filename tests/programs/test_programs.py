@@ -31,6 +31,7 @@ from recipes import BY_NAME, DATA, OF_ENGINE, RECIPES  # noqa: E402
 from steps import WAYS, Call, Collective, Put  # noqa: E402
 
 from synkhronos.calls import division  # noqa: E402
+from synkhronos.engines.graph import dividing  # noqa: E402
 from synkhronos.program.program import PROGRAM  # noqa: E402
 from synkhronos.transports import common  # noqa: E402
 
@@ -54,8 +55,8 @@ def library():
 
 @pytest.fixture(autouse=True)
 def closed(monkeypatch):
-    for name in ("COMMON_FROM_BYTES", "ALIGNMENT"):  # which programs change
-        monkeypatch.setattr(common, name, getattr(common, name))
+    for module, name in [(common, "COMMON_FROM_BYTES"), (common, "ALIGNMENT"), (dividing, "DIVIDED_FROM_BYTES")]:
+        monkeypatch.setattr(module, name, getattr(module, name))  # because programs change it
     yield
     PROGRAM.close()
 

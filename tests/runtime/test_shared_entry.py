@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[2] / "synkhronos"
 #: Modules that write into storages. Entries access an engine's storages as cells; `Engine.put` converts the values that
 #: libraries leave there to arrays that ranks can use.
 ALLOWED = {"runtime/registry.py", "engines/base.py", "engines/pytensor/jit.py", "engines/pytensor/jax_functions.py"}
-ALLOWED |= {"mesh/engine.py", "mesh/program.py"}  # the updates of a graph, as a compiled function stores them
+ALLOWED |= {"mesh/engine.py"}  # the updates of a graph, as a compiled function stores them
 
 
 def writers(text):

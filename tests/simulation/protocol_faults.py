@@ -240,7 +240,7 @@ PLANTS_OVER_HOSTS = {
     ),
     "a death that hides the others": (
         [Deputy],
-        "expect",
+        "replace",
         {"self._ended.discard(rank)": "pass"},
     ),
     "an abort that does not wait for decisions": (

@@ -233,8 +233,8 @@ class GraphEngine(Engine):
         return found
 
     def written(self, compiled: Any) -> List[Any]:
-        found = [states.state_of(given) or given.variable for given in self._patched.written(compiled)]
-        return [one for one in found if self.is_shared(one)]
+        found = [(states.state_of(given), given.variable) for given in self._patched.written(compiled)]
+        return [one for state, variable in found if self.is_shared(one := variable if state is None else state)]
 
     def states(self, compiled: Any) -> List[Any]:
         return [state for state in map(states.state_of, compiled.maker.inputs) if state is not None]

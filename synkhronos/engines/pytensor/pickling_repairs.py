@@ -1,7 +1,7 @@
 """Repairs for objects of PyTensor's graphs whose pickles fail or are useless to other processes.
 
 These are the objects of `graph.pickled_settings`, and reductions that have run as Python code. The tests are
-test_operations_made_in_main, test_debug_mode_is_there_what_it_was_told_to_be, test_profiles_travel and
+test_operations_of_main_travel_by_value, test_debug_mode_checks_there_what_it_was_told_to, test_profiles_travel and
 test_a_reduction_that_has_been_computed_travels. In addition, `GraphEngine` omits functions' input values.
 """
 

@@ -9,12 +9,12 @@ which fails for NaN             (`GraphEngine.restored`)
 ``ScipyGer`` keeps SciPy's      Omit the routine, because       test_outer_products_travel
 routine in the tag of its node  each rank looks it up when it
                                 creates the function
-``as_op`` creates operations    Send the Python function by     test_functions_made_operations_in_main
+``as_op`` creates operations    Send the Python function by     test_operations_of_main_travel_by_value
 that pickle by module and name  value, if it is in __main__
                                 or cannot be imported
 ``DebugMode`` loses the         Send these settings with        test_debug_mode_checks_there_what_it_was_told_to
 settings of its checks          the mode's state
-A ``ProfileStats`` keeps the    Send an empty object, because   test_profile_travels
+A ``ProfileStats`` keeps the    Send an empty object, because   test_profiles_travel
 nodes that it has counted       each rank counts its own calls
 A reduction on a GPU keeps its  Omit the kernel, which each     test_a_function_that_was_called_before_still_travels
 compiled kernel in its node     rank creates again
