@@ -102,7 +102,8 @@ class _Division:
                 ahead += [] if variable.owner is None else variable.owner.inputs
 
     def results(self, expressions: Sequence[Any]) -> List[Any]:
-        library, new = self.library, dict[Any, Any]()
+        library: Any = self.library
+        new: Dict[Any, Any] = {}
         for node in library.io_toposort([], list(self.whole)):
             inputs = [new.get(one, one) for one in node.inputs]
             kept = [i for i, one in enumerate(node.outputs) if one in self.whole]
