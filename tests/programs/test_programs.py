@@ -31,9 +31,7 @@ from recipes import BY_NAME, DATA, OF_ENGINE, RECIPES  # noqa: E402
 from steps import WAYS, Call, Collective, Put  # noqa: E402
 
 from synkhronos.calls import division  # noqa: E402
-from synkhronos.engines.graph import dividing  # noqa: E402
 from synkhronos.program.program import PROGRAM  # noqa: E402
-from synkhronos.transports import common  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -54,9 +52,7 @@ def library():
 
 
 @pytest.fixture(autouse=True)
-def closed(monkeypatch):
-    for module, name in [(common, "COMMON_FROM_BYTES"), (common, "ALIGNMENT"), (dividing, "DIVIDED_FROM_BYTES")]:
-        monkeypatch.setattr(module, name, getattr(module, name))  # because programs change it
+def closed():
     yield
     PROGRAM.close()
 
