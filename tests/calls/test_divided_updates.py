@@ -126,3 +126,19 @@ def test_a_variable_that_a_function_updates_in_place_is_divided_too(world):
             serial(x, y), parallel(x, y)
     np.testing.assert_allclose(w.get_value(), of_serial.get_value(), rtol=1e-8, atol=1e-12)
     assert synk.in_sync(w)
+
+
+@pytest.mark.parametrize("is_reduced", [False, True], ids=["whole", "reduced"])
+def test_values_of_another_shape_are_refused_as_in_the_serial_program(world, is_reduced):
+    """The elements of a matrix and of its transpose could be combined one by one as vectors."""
+    outcomes = []
+    for function in (L.function, lambda *args, **kwargs: synk.function(*args, exact=True, **kwargs)):
+        w, v = L.shared(np.ones((100, 120)), "w"), L.shared(np.full((120, 100), 2.0), "v")
+        x = T.dmatrix("x")
+        other = x.mean() * v if not is_reduced else T.dot(x[:, :120].T, x[:, 120:])
+        f = function([x], x.sum(), updates=[(w, w - other)], mode=L.Mode("py", "fast_compile"))
+        with pytest.raises(Exception) as raised:
+            f(np.ones((6, 220)))
+        outcomes.append(isinstance(raised.value, (ValueError, synk.WorkerError)))
+        np.testing.assert_array_equal(w.get_value(), np.ones((100, 120)))
+    assert outcomes == [True, True]

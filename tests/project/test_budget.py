@@ -26,7 +26,7 @@ BUDGET = {
     "cluster/": 2296,
     "processes/": 882,
     "program/": 1046,
-    "engines/ sharding/ ops/": 8477,
+    "engines/ sharding/ ops/": 8490,
     "replication/": 477,
     "calls/": 4376,
     "collectives/": 1129,

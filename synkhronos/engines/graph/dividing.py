@@ -47,6 +47,7 @@ class _Division:
             for new, target in zip(expressions, targets)
         ]
         self._news = [new for new, flag in zip(expressions, self.flags) if flag]
+        self._targets = [target for target, flag in zip(targets, self.flags) if flag]
         wanted = [new for new, flag in zip(expressions, self.flags) if not flag]
         while wanted:  # a value that is needed whole anyway is not also computed in parts
             self._need(wanted)
@@ -113,6 +114,7 @@ class _Division:
             elif any(one is not other for one, other in zip(inputs, node.inputs)):
                 new.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs))
         parts = self._parts_of_collectives(new)
+        self._add_targets(parts, new)
         for node in library.io_toposort([], self._news):
             (variable, *_) = node.outputs
             if self._is_elementwise(variable):
@@ -131,6 +133,16 @@ class _Division:
                 results = self.library.ReduceParts(node.op.op, len(given))(*given, return_list=True)
                 parts.update(zip([node.outputs[i] for i in chosen], results))
         return parts
+
+    def _add_targets(self, parts: Dict[Any, Any], new: Dict[Any, Any]) -> None:
+        """Add the updated variables' parts, which check that the values of each update have the variable's shape."""
+        for expression, target in zip(self._news, self._targets):
+            whole = [
+                one.owner.inputs[one.owner.outputs.index(one)] if one in self.reduced else one
+                for one in self._inputs([expression])
+                if one is not target and not _is_scalar(one)
+            ]
+            parts[target] = self.library.TakePart()(target, *[new.get(one, one) for one in whole])
 
     def _part(self, variable: Any, parts: Dict[Any, Any], new: Dict[Any, Any]) -> Any:
         if _is_scalar(variable):

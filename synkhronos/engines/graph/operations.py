@@ -153,15 +153,21 @@ class ReducePartsOp(AllReduceOp):
 
 
 class TakePartOp(GraphOperation):
-    """Operation that selects the rank's part of the elements of a value that all ranks have."""
+    """Operation that selects the rank's part of the elements of a value that all ranks have.
+
+    Raise ValueError, as an elementwise operation on whole values does, unless ``others`` have the value's shape.
+    """
 
     __props__ = ()
     view_map = {0: [0]}
 
-    def make_node(self, array: Any) -> Any:
-        return self.names.Apply(self, [array], [self.names.tensor.vector(dtype=array.dtype)])
+    def make_node(self, array: Any, *others: Any) -> Any:
+        return self.names.Apply(self, [array, *others], [self.names.tensor.vector(dtype=array.dtype)])
 
     def perform(self, node: Any, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
+        shapes = [each.shape for each in inputs]
+        if shapes.count(shapes[0]) < len(shapes):
+            raise ValueError(f"elementwise update: expected arrays of one shape, got shapes {shapes}")
         begin, end = in_graph.part(inputs[0].size)
         outputs[0][0] = inputs[0].reshape(-1)[begin:end]
 
