@@ -20,8 +20,8 @@ w = engine.shared(np.zeros(3), "w")
 f = synk.function([], [], updates=[(w, w + 1)])
 until, n = time.monotonic() + 60, 0
 f()
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     while time.monotonic() < until:
         f()
 except KeyboardInterrupt:
