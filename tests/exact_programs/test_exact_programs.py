@@ -136,7 +136,7 @@ def check(program, mode):
 @pytest.mark.thorough(but="^(mlp|highway)$")
 @pytest.mark.long(
     "text_convolution|resnet|lstm_text|lstm_sentiment|network_in_network|with_attention|lstm_tutorial|^cnn$"
-    "|fully_convolutional|^gru$|tagging|translation|maxout"
+    "|fully_convolutional|^gru$|tagging|translation|maxout|conditional_random_field|stacked_autoencoder"
 )  # others are of the same kinds
 @pytest.mark.parametrize("program", parameters(PROGRAMS))
 def test_program(program, make_world):

@@ -47,8 +47,7 @@ def compare(program, mode, **options):
         f(*[array[:-1] for array in ours])
 
 
-@pytest.mark.thorough("attention")
-@pytest.mark.long("lstm|gru")
+@pytest.mark.long("attention|lstm|gru")
 @pytest.mark.parametrize("program", written.PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_programs(make_world, program, n):
