@@ -15,6 +15,9 @@ MEETING = "SYNK_TEST_MEETING"
 class WithoutMpi(World):
     """Processes without MPI and its launcher."""
 
+    def refuse(self, reason):
+        """Do nothing, because the other processes have not started yet."""
+
     def courier(self):
         return None
 

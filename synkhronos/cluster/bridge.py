@@ -210,7 +210,12 @@ class _Bridge:
         lines: Dict[int, wire.Line] = {}
         told: Dict[int, HostFacts] = {}
         try:
-            for line in wire.host(wire.listener_of(os.environ, interfaces()), self.world.send_address):
+            try:
+                listener = wire.listener_of(os.environ, interfaces())
+            except (SynkhronosError, ArgumentError) as error:
+                self.world.refuse(str(error))
+                raise
+            for line in wire.host(listener, self.world.send_address):
                 process, of_host = line.receive()
                 lines[process], told[process] = line, of_host
             courier = self.world.courier()

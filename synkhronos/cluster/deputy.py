@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections import deque
 from typing import Deque, Dict, Mapping, Optional, Sequence, Set, Tuple, Union
@@ -13,6 +12,7 @@ from ..memory.memfd import give_back
 from ..processes.keeper import record_exit
 from ..processes.launcher import ProcessLauncher
 from ..profile import ring
+from ..runtime.exit_status import ORPHANED
 from ..runtime.launcher import Ranges
 from ..sync.control_block import ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, DEATHS, DECIDED, LET_GO
 from ..sync.rendezvous import Rendezvous
@@ -72,7 +72,7 @@ class Deputy(Copying):
         for rank in self.hosts.near:
             if not self.block.ended[rank]:
                 reason = str(self.launcher.error()).partition(";")[0]
-                record_exit(self.block, rank, -signal.SIGKILL, 0, reason.encode())
+                record_exit(self.block, rank, ORPHANED, 0, reason.encode())
 
     def _end_of(self, rank: int) -> Tuple[int, int, bytes]:
         words = bytes(self.block.fatal_error[rank]).rstrip(b"\0")

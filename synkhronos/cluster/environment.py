@@ -221,10 +221,10 @@ def chosen_interfaces(environ: Mapping[str, str], interfaces: Sequence[Interface
     for variable in (INTERFACE, "OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE"):
         words = environ.get(variable, "")
         if words and words != "all":
-            # UCX also names device ports ("mlx5_0:1"), which need not be network interfaces.
-            names = ",".join(word.split(":")[0] for word in words.split(","))
+            if variable == "UCX_NET_DEVICES":  # also device ports ("mlx5_0:1"), which need not be network interfaces
+                words = ",".join(word.split(":")[0] for word in words.split(","))
             try:
-                return named(names, interfaces, variable)
+                return named(words, interfaces, variable)
             except ArgumentValueError:
                 if variable != "UCX_NET_DEVICES":
                     raise

@@ -6,10 +6,11 @@ import ctypes
 import os
 import signal
 import socket
+import sys
 import time
 from typing import Any, Optional, Sequence, Tuple
 
-from ..errors import StateError, SynkhronosError
+from ..errors import ArgumentError, StateError, SynkhronosError
 from ..host.interfaces import interfaces
 from ..sync.rendezvous import Rendezvous
 from . import environment
@@ -47,11 +48,23 @@ class World:
         meeting: Rendezvous = self._begin().bcast(None, root=0)
         return meeting
 
-    def _begin(self) -> Any:
-        """Return the communicator of all hosts; raise `SynkhronosError` if mpi4py is missing or MPI is unusable."""
+    def refuse(self, reason: str) -> None:
+        """Raise `SynkhronosError` on all hosts, for a reason on this host; called instead of the methods above."""
+        self._begin(reason)
+
+    def _begin(self, reason: str = "") -> Any:
+        """Return the communicator of all hosts; raise `SynkhronosError` if mpi4py is missing or MPI is unusable.
+
+        A ``reason`` that one host has, or finds, is raised on all hosts. Otherwise, the others would wait for it.
+        """
         if self._comm is None and not self._wrong:
-            for name, value in environment.settings(os.environ, interfaces()).items():
-                os.environ[name] = value
+            try:
+                os.environ.update(environment.settings(os.environ, interfaces()))
+            except ArgumentError as error:
+                reason = reason or str(error)
+            host = socket.gethostname()
+            if reason:  # now, because MPI may end this process if the hosts cannot connect
+                print(f"synkhronos: host {host}: {reason}", file=sys.stderr, flush=True)
             try:
                 import mpi4py
 
@@ -65,10 +78,13 @@ class World:
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
             comm = MPI.COMM_WORLD
             wrong = environment.wrong_world(self.place, comm.Get_size())
-            there = comm.allgather((comm.Split_type(MPI.COMM_TYPE_SHARED).Get_size(), socket.gethostname()))
-            for local_size, host in there:
+            try:
+                there = comm.allgather((comm.Split_type(MPI.COMM_TYPE_SHARED).Get_size(), host, reason))
+            except MPI.Exception as error:
+                there = [(1, host, reason or f"MPI cannot connect the hosts: {error}; {self.remedy()}")]
+            for local_size, host, reason in there:
                 place = self.place._replace(local_size=local_size)
-                wrong = wrong or environment.refusal(place, os.environ, host)
+                wrong = wrong or (f"host {host}: {reason}" if reason else environment.refusal(place, os.environ, host))
             self._wrong, self._comm, self.n = wrong, comm, comm.Get_size()
         if self._wrong:
             raise SynkhronosError(self._wrong)
@@ -97,7 +113,9 @@ class World:
 
     def remedy(self) -> str:
         """Return what to try if MPI ends a process or waits forever in its initialization; "" without MPI."""
-        return environment.remedy(self.place)
+        chosen = [name for name in (environment.INTERFACE, environment.PORTS) if name in os.environ]
+        checks = [f"check {name}={os.environ[name]} on all hosts; or " for name in chosen]
+        return "".join(checks) + environment.remedy(self.place)
 
     def launcher(self) -> int:
         """Return the process id of the launcher that started this program and waits for all hosts; 0 if none."""

@@ -173,16 +173,14 @@ def _lead(
     take_default_signals()
     signal.signal(signal.SIGINT, lambda *_: None)  # SIG_IGN would be inherited by programs that the function starts
     redirect(streams)
-    _send(sock, 0, _answer(start, NO_ARGUMENTS))
-    while not _is_over():
-        while not _has_message(sock):
-            if os.getppid() != program:
-                return PROGRAM.shut_down()
-        try:
+    with suppress(EOFError, ConnectionError):  # the program has ended this group
+        _send(sock, 0, _answer(start, NO_ARGUMENTS))
+        while not _is_over():
+            while not _has_message(sock):
+                if os.getppid() != program:
+                    return PROGRAM.shut_down()
             number, payload = _receive(sock)
             _send(sock, number, _answer(function, payload))
-        except (EOFError, ConnectionError):  # the program has ended this group
-            break
     PROGRAM.shut_down()
 
 

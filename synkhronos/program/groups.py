@@ -8,7 +8,7 @@ import threading
 from functools import partial
 from typing import Any, Callable, List, Optional
 
-from ..errors import ArgumentTypeError, StateError
+from ..errors import ArgumentTypeError, StateError, SynkhronosError
 from ..host import machine
 from ..host.affinity import confine, divided_cores
 from ..host.heap import keep_freed_memory
@@ -85,8 +85,11 @@ class Groups:
                 each.engine.warm_up(each.on_ranks)
             for number, cores in enumerate(divided_cores(n_groups)):
                 start = partial(_open_session, n_groups, n_ranks, cores, timeout)
-                with DeferredSignals():  # otherwise an interrupt could leave a process behind
-                    self._groups.append(Group(number, start, function, timeout))
+                try:
+                    with DeferredSignals():  # otherwise an interrupt could leave a process behind
+                        self._groups.append(Group(number, start, function, timeout))
+                except OSError as error:
+                    raise SynkhronosError(f"group {number} cannot be started: {error}; see ulimit -n") from error
             for group in self._groups:
                 group.result(START_S)
         except BaseException:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 
 LOST = -1000  #: Status of a rank whose host can no longer be reached.
+ORPHANED = -1001  #: Status of a rank that the kernel has killed because its keeper has ended.
 
 
 def describe_end(status: int, memory: int = 0) -> str:
     """Return a clause, for messages, that states how a process ended.
 
-    ``status`` is its exit code, its negative signal number, or `LOST`; ``memory`` is its peak in bytes, 0 if unknown.
+    ``status`` is its exit code, its negative signal number, `LOST` or `ORPHANED`; ``memory`` is its peak in bytes, 0 if
+    unknown.
 
     >>> describe_end(3)
     'ended with exit code 3'
@@ -19,6 +21,8 @@ def describe_end(status: int, memory: int = 0) -> str:
     """
     if status == LOST:
         return "was lost with its host"
+    if status == ORPHANED:
+        return "was killed because the keeper of its host has ended"
     if status >= 0:
         return f"ended with exit code {status}"
     try:

@@ -308,6 +308,12 @@ def test_chosen_interfaces(environ, expected):
     assert environment.chosen_interfaces(environ, ALL) == expected
 
 
+def test_ipv6_networks_can_be_chosen():
+    of_ipv6 = Interface("eth1", "fd00:1::2/64")
+    for words in ("fd00:1::/64", "fd00:1::2", "fd00:2::/64,fd00:1::/64"):
+        assert environment.chosen_interfaces({"SYNK_HOSTS_INTERFACE": words}, [*ALL, of_ipv6]) == [of_ipv6]
+
+
 def test_a_machine_without_a_network_has_itself():
     assert environment.chosen_interfaces({}, [LO]) == [LO] and environment.chosen_interfaces({}, []) == []
 

@@ -4,6 +4,7 @@ Modules: `groups`, `group`.
 """
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from refusals import refuses, reports
 
 import synkhronos as synk
 from synkhronos import engines
-from synkhronos.errors import StateError, WorkerDied, WorkerError, WorkerTimeout
+from synkhronos.errors import StateError, SynkhronosError, WorkerDied, WorkerError, WorkerTimeout
 from synkhronos.host import affinity
 from synkhronos.program import group
 from synkhronos.program.program import PROGRAM
@@ -450,6 +451,20 @@ def test_a_group_that_cannot_start(make, monkeypatch):
     with reports(WorkerError, "group 0", "SYNK_HEAL"):
         make(2)
     assert PROGRAM.groups is None
+
+
+def test_more_groups_than_files_allow(make, capfd):
+    """The groups that have started end silently."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    n = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (n + 40, before[1]))
+    try:
+        with reports(SynkhronosError, "group ", "files", "ulimit -n"):
+            make(40)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert PROGRAM.groups is None and capfd.readouterr().err == ""
+    assert len(os.listdir("/proc/self/fd")) == n
 
 
 # -- the end of the program --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from gates import until
 
-from synkhronos.runtime.exit_status import describe_end, describe_state
+from synkhronos.runtime.exit_status import LOST, ORPHANED, describe_end, describe_state
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,8 @@ from synkhronos.runtime.exit_status import describe_end, describe_state
         (-15, "was killed by SIGTERM"),
         (-9, "was killed by SIGKILL (out of memory, unless a user sent the signal)"),
         (-99, "was killed by signal 99"),
+        (LOST, "was lost with its host"),
+        (ORPHANED, "was killed because the keeper of its host has ended"),
     ],
 )
 def test_end(status, text):
