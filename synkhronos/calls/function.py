@@ -106,7 +106,7 @@ class Function:
         self.last_rows: Optional[List[int]] = None
         self._called_in: Any = None  # weak reference to the session of the last call
         self._plans: Optional[Plans] = None  # for the session of the last call
-        self._told = False
+        self._has_warned = False
         self._first_calls = FirstCalls()
         program.add(self)
 
@@ -760,8 +760,8 @@ class Function:
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
             plans = self._plans = Plans(session, self._variables_in(session))
-            if session.size > 1 and any(axis is not None for axis in self._arguments.axes) and not self._told:
-                self._tell_if_nothing_is_divided()
+            if session.size > 1 and any(axis is not None for axis in self._arguments.axes) and not self._has_warned:
+                self._warn_if_nothing_is_divided()
             if PROGRAM.exact and self.exact is None:
                 logger.warning(
                     "function %s was built before fork(exact=True), which applies only to functions built after it, so "
@@ -796,9 +796,9 @@ class Function:
             return [each for each in updated if not self.engine.is_random(each)]
         return [one.shared for one in own]
 
-    def _tell_if_nothing_is_divided(self) -> None:
+    def _warn_if_nothing_is_divided(self) -> None:
         """Warn if the function divides no rows, because every rank then does the same work."""
-        variants, self._told = self._variants, True
+        variants, self._has_warned = self._variants, True
         divides = variants.collectives is not None and variants.collectives.divides
         if not (self._arguments.scattered() or variants.rows or divides):
             logger.warning(
@@ -814,10 +814,10 @@ class Function:
         few = variables.news_of_few() if in_command and session.healing is None else None
         if few is not None:
             return few
-        given = self._to_be_given(session, variables)
+        given = self._outdated(session, variables)
         return send_master_values(session, given, variables.dense, in_command)
 
-    def _to_be_given(self, session: Session, variables: FunctionVariables) -> List[SharedEntry]:
+    def _outdated(self, session: Session, variables: FunctionVariables) -> List[SharedEntry]:
         """Detect the program's changes; return the variables with values that the master must send to all ranks."""
         refuse_rows(self, variables.all)
         found = changed(session, variables.all)

@@ -257,7 +257,8 @@ class RankPlan:
         self._values: List[Any] = []
         self._indices: Optional[Indices] = None
         self._shared_rows: Any = None
-        self._row_buffers = context.kept(CallMemory).row_buffers
+        memory = context.kept(CallMemory)
+        self._row_buffers, self.bytes_inside = memory.row_buffers, memory.bytes_inside
         if self.pieces:
             self._values = [_lasting(argument, self.engine, context) for argument in plan.arguments]
             self._indices = None if plan.indices is None else Indices(context.pools.here(plan.indices))

@@ -93,7 +93,7 @@ class Healing:
             if kept.loss:
                 return str(kept.loss)
         if self.unsaved:
-            names = ", ".join(context.name_of([number])(0) for number in sorted(self.unsaved))
+            names = ", ".join(context.name_of([number], 0) for number in sorted(self.unsaved))
             return f"its values of {names} were not in shared memory"
         return ""
 

@@ -127,12 +127,12 @@ PLANTS = {
     "a decided change that is dropped": (
         [Transaction],
         "settle",
-        {"self._make_or_undo()": "self._commitment, self._changes, self._tried = None, (), []"},
+        {"self._make_or_undo()": "self._commitment, self._changes, self._undo_log = None, (), []"},
     ),
     "an undo log that is dropped too early": (
         [Transaction],
-        "try_out",
-        {"self._tried.append((self.barrier.current + 1, undo))": "pass"},
+        "apply_tentatively",
+        {"self._undo_log.append((self.barrier.current + 1, undo))": "pass"},
     ),
     "a slot that is swapped twice": (
         [SharedMemoryTransport],
