@@ -30,11 +30,11 @@ from .changes import (
     changed,
     check_in_sync,
     entries_of,
+    mark_delivered,
     mark_divergent,
     send_master_values,
     warn_of_changes,
     watched,
-    were_given,
 )
 from .command import CallFunction, FreeFunction, ProfileFunctions
 from .comparison import Comparison, SerialError, compare, explained
@@ -776,17 +776,17 @@ class Function:
         states = states_of(session, engine, variants.states, engine.updated_in(snapshot))
         rows = {engine.identity(shared) for shared in (*variants.sliceable, *variants.states)}
         others = [each for each in self._shareds if engine.identity(each) not in map(engine.identity, variants.states)]
-        given = [*engine.states(self._compiled), *streams]
+        sent = [*engine.states(self._compiled), *streams]
         common: List[Any] = list(streams)
         if self.exact:
             common += [each for each in self._shareds if not engine.is_random(each)]
             common = [each for each in common if engine.identity(each) not in rows]
-            given = [*common, *given, *self.own_streams]
+            sent = [*common, *sent, *self.own_streams]
         entries: Any = partial(entries_of, session, engine)
         own = [] if self.exact or session.size == 1 else self._updated_by_rows()
         dense = watched(session, engine, others)
-        same, given, updated, own, used = map(entries, (common, given, engine.updated_in(snapshot), own, others))
-        return FunctionVariables(dense, same, given, updated, own, states, used)
+        same, sent, updated, own, used = map(entries, (common, sent, engine.updated_in(snapshot), own, others))
+        return FunctionVariables(dense, same, sent, updated, own, states, used)
 
     def _updated_by_rows(self) -> List[Any]:
         """Return the shared variables whose new values may differ between ranks although the old values are equal."""
@@ -814,18 +814,17 @@ class Function:
         few = variables.news_of_few() if in_command and session.healing is None else None
         if few is not None:
             return few
-        given = self._outdated(session, variables)
-        return send_master_values(session, given, variables.dense, in_command)
+        return send_master_values(session, self._outdated(session, variables), variables.dense, in_command)
 
     def _outdated(self, session: Session, variables: FunctionVariables) -> List[SharedEntry]:
         """Detect the program's changes; return the variables with values that the master must send to all ranks."""
         refuse_rows(self, variables.all)
         found = changed(session, variables.all)
         check_in_sync(self, session, variables.common)
-        if found and len(variables.given) < len(variables.all):
-            warn_of_changes(self, session, [entry for entry in found if entry not in variables.given])
+        if found and len(variables.sent) < len(variables.all):
+            warn_of_changes(self, session, [entry for entry in found if entry not in variables.sent])
         by_program = Origin.PROGRAM
-        return [entry for entry in variables.given if entry.origin is by_program]
+        return [entry for entry in variables.sent if entry.origin is by_program]
 
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
         """Run a command that calls the function on every rank, after distributing the program's changes."""
@@ -842,7 +841,7 @@ class Function:
         finally:
             variables.record()
         if news:
-            were_given(session, news)
+            mark_delivered(session, news)
         return result
 
     def _bind(self, args: Tuple[Any, ...], kwargs: Dict[str, Any], own: Dict[str, Any]) -> List[Any]:

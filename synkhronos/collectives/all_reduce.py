@@ -48,7 +48,7 @@ class AllReduceCommand(CollectiveCommand):
             if feedback is not None:
                 errors = feedback.places(context, self.numbers, [(array.shape, array.dtype) for array in arrays])
                 keys, arrays = feedback.add(context, self.numbers, keys, arrays)
-            if transport.completes_in_one_round(arrays, reduction):
+            if context.pools.spans_hosts and transport.completes_in_one_round(arrays, reduction):
                 context.transaction.promise(ahead=2)
             name_of = partial(context.name_of, self.numbers)
             results = transport.all_reduce(keys, arrays, reduction, name_of, targets, errors)

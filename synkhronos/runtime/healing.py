@@ -45,7 +45,7 @@ class Healing:
     def begin(self) -> None:
         self._of_command = {}
 
-    def note(self, answers: Sequence[Answer]) -> None:
+    def record_deposits(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
             if answer.deposits:
                 self.deposits_by_rank[answer.rank].update(answer.deposits)

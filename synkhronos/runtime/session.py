@@ -284,7 +284,7 @@ class Session:
                 except Exception:  # raised by unpickling a user's object, or by a signal handler
                     answers[rank] = self._unreadable(rank)
             if self.healing is not None:  # committed values stay committed, however the command ends
-                self.healing.note(answers)
+                self.healing.record_deposits(answers)
             command.is_short = time.monotonic() - began < SHORT_S
         except _Fatal as fatal:
             if self._joining:
@@ -518,7 +518,7 @@ class Session:
                 if self.context.leading is not None:  # a decision that the interrupt may have kept from other hosts
                     self.context.leading.forward(self._watch)
                 if self.healing is not None:
-                    self.healing.note([self._read(rank) for rank in self.others])
+                    self.healing.record_deposits([self._read(rank) for rank in self.others])
                 self.context.transaction.settle()
                 self.context.barrier.clear()
             done = True

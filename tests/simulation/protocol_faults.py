@@ -141,7 +141,7 @@ PLANTS = {
     ),
     "a journal that is one command old": (
         [Healing],
-        "note",
+        "record_deposits",
         {
             "for answer in answers:": "last, self._last = vars(self).get('_last', ()), answers\n    for answer in last:",
         },
