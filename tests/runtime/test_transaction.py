@@ -30,14 +30,11 @@ class Deposits:
     def begin(self, entries, keeps):
         self.has_begun = True
 
-    def note(self, entries, results):
+    def stage_results(self, entries, results, others):
         self.pending[1] = "spare"
         if "no room" in results:
             raise MemoryError
-        self.log.append("note")
-
-    def record(self, others):
-        self.log.append("record")
+        self.log.append("stage_results")
 
     def stage(self, entries=None):
         self.log.append("stage" if entries is None else f"stage {entries}")
@@ -172,7 +169,7 @@ def test_a_commit_with_a_label_does_not_end_the_command():
 def test_results_of_a_collective_become_deposits():
     transaction, log = with_deposits()
     transaction.commit_values([], [], lambda: log.append("change"))
-    assert log == ["note", "record", "change", "apply"]
+    assert log == ["stage_results", "change", "apply"]
 
 
 def test_deposits_of_a_failed_commit_are_forgotten():
