@@ -86,25 +86,16 @@ def current() -> Optional[CurrentCall]:
     return _thread.call
 
 
-def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
-    """Reduce arrays over the ranks of the current call; outside a call, return them unchanged."""
+def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any], in_parts: bool = False) -> List[Any]:
+    """Reduce arrays over the ranks of the current call; outside a call, return them unchanged.
+
+    With ``in_parts``, return vectors with this rank's `part` of each result; outside a call, with all elements.
+    """
     call = _thread.call
     if call is None:
-        return list(arrays)
+        return [array.reshape(-1) for array in arrays] if in_parts else list(arrays)
     try:
-        return call.all_reduce(number, op, arrays)
-    except BaseException as error:
-        call.error = error
-        raise
-
-
-def reduce_parts(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
-    """Return this rank's parts of the reduced arrays, as vectors; outside a call, all elements of the arrays."""
-    call = _thread.call
-    if call is None:
-        return [array.reshape(-1) for array in arrays]
-    try:
-        return call.reduce_parts(number, op, arrays)
+        return call.reduce_parts(number, op, arrays) if in_parts else call.all_reduce(number, op, arrays)
     except BaseException as error:
         call.error = error
         raise

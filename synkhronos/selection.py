@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any, List, Optional, Sequence, Union
+from typing import Any, ClassVar, List, Optional, Sequence, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ class RowRange:  # not a frozen dataclass, because every step creates two
     """
 
     __slots__ = ("start", "stop", "step")
+    is_view = True  #: Whether `take` returns a view rather than a copy.
 
     def __init__(self, start: int, stop: int, step: int = 1) -> None:
         if stop <= start if step > 0 else stop >= start:
@@ -63,11 +64,6 @@ class RowRange:  # not a frozen dataclass, because every step creates two
     def __len__(self) -> int:
         """Return the number of selected rows."""
         return len(range(self.start, self.stop, self.step))
-
-    @property
-    def is_view(self) -> bool:
-        """Whether `take` returns a view rather than a copy."""
-        return True
 
     @property
     def numbers(self) -> NDArray[np.intp]:
@@ -100,13 +96,10 @@ class Indices:
     """
 
     array: NDArray[np.intp]
+    is_view: ClassVar[bool] = False
 
     def __len__(self) -> int:
         return len(self.array)
-
-    @property
-    def is_view(self) -> bool:
-        return False
 
     @property
     def numbers(self) -> NDArray[np.intp]:

@@ -130,7 +130,7 @@ class Arguments:
         for i, value in enumerate(values):
             if isinstance(value, Data):
                 taken = self._taken.get(i)
-                handle, minibatch = value._handle(), value.minibatch
+                handle, minibatch = value._handle(), value._minibatch
                 if taken is None or taken.handle is not handle or taken.minibatch is not minibatch:
                     self._take(i, value, handle)
                 if self._scattered[i]:

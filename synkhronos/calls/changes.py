@@ -6,7 +6,7 @@
          |
     an exact function: send them to all ranks        any other function: warn that ranks differ
       few bytes        with the command: `News`        (values of inputs and common streams are sent to all)
-      more bytes       before it: `GiveValues`
+      more bytes       before it: `SendValues`
 
 Most variables are checked without reading their values (`SharedEntry.has_changed`).
 
@@ -80,7 +80,7 @@ class Pickled(NamedTuple):
     begins: Optional[int]
 
 
-class GiveValues(Command):
+class SendValues(Command):
     """Send the master's values of variables to all ranks: dense arrays by broadcast, all other values pickled."""
 
     title = "values of shared variables"
@@ -108,7 +108,7 @@ def send_master_values(
 ) -> Sequence[News]:
     """Send all ranks the values that the program has set on the master; separate random streams then start far apart.
 
-    With ``in_command``, small dense values may be returned as `News` for the next command; call `were_given` after it.
+    With ``in_command``, small dense values may be returned as `News` for the next command, before `mark_delivered`.
     """
     arrays = [entry for entry in entries if entry.number in dense]
     if in_command and len(arrays) == len(entries) and session.healing is None:
@@ -118,7 +118,7 @@ def send_master_values(
         others = [entry for entry in entries if entry.number not in dense]
         pickled = [Pickled(entry.number, *replicator_of(session).pickled(*entry)) for entry in others]
         try:
-            session.run(GiveValues([entry.number for entry in arrays], pickled))
+            session.run(SendValues([entry.number for entry in arrays], pickled))
         except BaseException:
             for entry in entries:
                 entry.known = None  # so that the variable is checked again
@@ -126,7 +126,7 @@ def send_master_values(
     return ()
 
 
-def were_given(session: Session, news: Sequence[News]) -> None:
+def mark_delivered(session: Session, news: Sequence[News]) -> None:
     """Record that a command has delivered the `News`; values that have changed since then are sent again."""
     shareds = session.context.registry.shareds
     for one in news:

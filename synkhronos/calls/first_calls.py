@@ -23,7 +23,7 @@ class FirstCalls:
 
     def __init__(self) -> None:
         self.left = N_CALLS
-        self._told: Set[str] = set()
+        self._reported: Set[str] = set()
 
     def call(self, function: Any, values: Sequence[Any], options: Dict[str, Any]) -> Any:
         """Make a call and compare it with the serial function; return the call's result."""
@@ -79,8 +79,8 @@ class FirstCalls:
             self.left = 0
             logger.info("function %s is not compared with the serial function: %s", name, found.not_compared)
         for each in found.differences:
-            if each.name not in self._told:
-                self._told.add(each.name)
+            if each.name not in self._reported:
+                self._reported.add(each.name)
                 logger.warning("function %s differs from the serial function: %s", name, each)
 
     def _warn_of_error(self, function: Any, error: BaseException) -> None:

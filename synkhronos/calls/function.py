@@ -30,11 +30,11 @@ from .changes import (
     changed,
     check_in_sync,
     entries_of,
+    mark_delivered,
     mark_divergent,
     send_master_values,
     warn_of_changes,
     watched,
-    were_given,
 )
 from .command import CallFunction, FreeFunction, ProfileFunctions
 from .comparison import Comparison, SerialError, compare, explained
@@ -106,7 +106,7 @@ class Function:
         self.last_rows: Optional[List[int]] = None
         self._called_in: Any = None  # weak reference to the session of the last call
         self._plans: Optional[Plans] = None  # for the session of the last call
-        self._told = False
+        self._has_warned = False
         self._first_calls = FirstCalls()
         program.add(self)
 
@@ -760,8 +760,8 @@ class Function:
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
             plans = self._plans = Plans(session, self._variables_in(session))
-            if session.size > 1 and any(axis is not None for axis in self._arguments.axes) and not self._told:
-                self._tell_if_nothing_is_divided()
+            if session.size > 1 and any(axis is not None for axis in self._arguments.axes) and not self._has_warned:
+                self._warn_if_nothing_is_divided()
             if PROGRAM.exact and self.exact is None:
                 logger.warning(
                     "function %s was built before fork(exact=True), which applies only to functions built after it, so "
@@ -776,17 +776,17 @@ class Function:
         states = states_of(session, engine, variants.states, engine.updated_in(snapshot))
         rows = {engine.identity(shared) for shared in (*variants.sliceable, *variants.states)}
         others = [each for each in self._shareds if engine.identity(each) not in map(engine.identity, variants.states)]
-        given = [*engine.states(self._compiled), *streams]
+        sent = [*engine.states(self._compiled), *streams]
         common: List[Any] = list(streams)
         if self.exact:
             common += [each for each in self._shareds if not engine.is_random(each)]
             common = [each for each in common if engine.identity(each) not in rows]
-            given = [*common, *given, *self.own_streams]
+            sent = [*common, *sent, *self.own_streams]
         entries: Any = partial(entries_of, session, engine)
         own = [] if self.exact or session.size == 1 else self._updated_by_rows()
         dense = watched(session, engine, others)
-        same, given, updated, own, used = map(entries, (common, given, engine.updated_in(snapshot), own, others))
-        return FunctionVariables(dense, same, given, updated, own, states, used)
+        same, sent, updated, own, used = map(entries, (common, sent, engine.updated_in(snapshot), own, others))
+        return FunctionVariables(dense, same, sent, updated, own, states, used)
 
     def _updated_by_rows(self) -> List[Any]:
         """Return the shared variables whose new values may differ between ranks although the old values are equal."""
@@ -796,9 +796,9 @@ class Function:
             return [each for each in updated if not self.engine.is_random(each)]
         return [one.shared for one in own]
 
-    def _tell_if_nothing_is_divided(self) -> None:
+    def _warn_if_nothing_is_divided(self) -> None:
         """Warn if the function divides no rows, because every rank then does the same work."""
-        variants, self._told = self._variants, True
+        variants, self._has_warned = self._variants, True
         divides = variants.collectives is not None and variants.collectives.divides
         if not (self._arguments.scattered() or variants.rows or divides):
             logger.warning(
@@ -814,18 +814,17 @@ class Function:
         few = variables.news_of_few() if in_command and session.healing is None else None
         if few is not None:
             return few
-        given = self._to_be_given(session, variables)
-        return send_master_values(session, given, variables.dense, in_command)
+        return send_master_values(session, self._outdated(session, variables), variables.dense, in_command)
 
-    def _to_be_given(self, session: Session, variables: FunctionVariables) -> List[SharedEntry]:
+    def _outdated(self, session: Session, variables: FunctionVariables) -> List[SharedEntry]:
         """Detect the program's changes; return the variables with values that the master must send to all ranks."""
         refuse_rows(self, variables.all)
         found = changed(session, variables.all)
         check_in_sync(self, session, variables.common)
-        if found and len(variables.given) < len(variables.all):
-            warn_of_changes(self, session, [entry for entry in found if entry not in variables.given])
+        if found and len(variables.sent) < len(variables.all):
+            warn_of_changes(self, session, [entry for entry in found if entry not in variables.sent])
         by_program = Origin.PROGRAM
-        return [entry for entry in variables.given if entry.origin is by_program]
+        return [entry for entry in variables.sent if entry.origin is by_program]
 
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
         """Run a command that calls the function on every rank, after distributing the program's changes."""
@@ -842,7 +841,7 @@ class Function:
         finally:
             variables.record()
         if news:
-            were_given(session, news)
+            mark_delivered(session, news)
         return result
 
     def _bind(self, args: Tuple[Any, ...], kwargs: Dict[str, Any], own: Dict[str, Any]) -> List[Any]:

@@ -63,8 +63,8 @@ class OnStep:
         self, call: Any, progress: StepProgress, session: Session, variables: FunctionVariables, is_exact: bool
     ) -> None:
         self._call, self._progress, self._session, self._variables = call, progress, session, variables
-        self._given = variables.given if is_exact else []
-        self._others = [entry for entry in variables.used if session.healing is not None and entry not in self._given]
+        self._sent = variables.sent if is_exact else []
+        self._others = [entry for entry in variables.used if session.healing is not None and entry not in self._sent]
         self._before: Dict[SharedEntry, Any] = {}
         self._changed: List[Tuple[SharedEntry, Any, Optional[Borrowed]]] = []
         self.alone: List[str] = []
@@ -74,7 +74,7 @@ class OnStep:
         self._progress.add(1)
         if self._call is None:
             return True
-        if self._given or self._others:
+        if self._sent or self._others:
             self._variables.record_step()
         try:
             answer = self._call(i, outputs)
@@ -84,7 +84,7 @@ class OnStep:
         return not (self.has_ended or self._changed)
 
     def _find_changes(self) -> None:
-        changed = [entry for entry in self._given if entry.may_have_changed()]
+        changed = [entry for entry in self._sent if entry.may_have_changed()]
         for entry in changed:
             entry.updated()  # otherwise, a write into an updated array would be attributed to the function
         self._changed = [(entry, entry.cell[0], entry.borrowed) for entry in changed]
@@ -97,7 +97,7 @@ class OnStep:
     def begin(self, updated: Sequence[int]) -> None:
         """Begin or repeat the steps with the old values; `Deposits` restores the values of updated variables."""
         if not self._before:
-            self._before = {entry: entry.cell[0] for entry in self._given}
+            self._before = {entry: entry.cell[0] for entry in self._sent}
             find_changed(self._session, [entry for entry in self._others if entry.known is None])  # start tracking them
         for entry, *_ in self._changed:
             if entry.number not in updated:

@@ -123,7 +123,7 @@ class FunctionVariables:
     """The function's shared variables by role; `calls.changes` handles all changes that these methods do not.
 
     The program's changes to ``watched`` variables are detected. ``common`` variables must be equal on all ranks: common
-    random streams and, if the function is exact, non-random variables without rows. ``given`` variables (``common``,
+    random streams and, if the function is exact, non-random variables without rows. ``sent`` variables (``common``,
     values of inputs; if exact, all random streams) are sent to all ranks if the program changes them. The function
     changes ``updated``; new values of ``own`` depend on the rank's rows. ``states`` have batch rows; ``used`` do not.
     """
@@ -132,17 +132,17 @@ class FunctionVariables:
         self,
         watched: Sequence[SharedEntry] = (),
         common: Sequence[SharedEntry] = (),
-        given: Sequence[SharedEntry] = (),
+        sent: Sequence[SharedEntry] = (),
         updated: Sequence[SharedEntry] = (),
         own: Sequence[SharedEntry] = (),
         states: Sequence[Any] = (),
         used: Sequence[SharedEntry] = (),
     ) -> None:
-        self.common, self.given, self.own, self.states, self.used = common, given, own, states, used
-        self.all = [*watched, *(entry for entry in given if entry not in watched)]
+        self.common, self.sent, self.own, self.states, self.used = common, sent, own, states, used
+        self.all = [*watched, *(entry for entry in sent if entry not in watched)]
         #: Numbers of the dense arrays that are not random states.
         self.dense = {entry.number for entry in watched}
-        self._sent = {entry for entry in given if entry.number in self.dense and not entry.on_device}
+        self._as_news = {entry for entry in sent if entry.number in self.dense and not entry.on_device}
         self._updated = {entry.number for entry in updated}
 
     def are_unchanged(self) -> bool:
@@ -169,7 +169,7 @@ class FunctionVariables:
             is_changed = value is not entry.known
             if not is_changed and (origin is COMMON or origin is OWN and entry not in self.common):
                 continue
-            if origin is not PROGRAM or entry.rows is not None or entry not in self._sent:
+            if origin is not PROGRAM or entry.rows is not None or entry not in self._as_news:
                 return None
             if is_changed:
                 if entry.borrowed is None or entry.borrowed.value is not value or not entry.borrowed.is_new():
@@ -257,7 +257,8 @@ class RankPlan:
         self._values: List[Any] = []
         self._indices: Optional[Indices] = None
         self._shared_rows: Any = None
-        self._row_buffers = context.kept(CallMemory).row_buffers
+        memory = context.kept(CallMemory)
+        self._row_buffers, self.bytes_inside = memory.row_buffers, memory.bytes_inside
         if self.pieces:
             self._values = [_lasting(argument, self.engine, context) for argument in plan.arguments]
             self._indices = None if plan.indices is None else Indices(context.pools.here(plan.indices))

@@ -40,7 +40,7 @@ class PlanBuilder:
     ) -> None:
         self.engine, self.output_ops, self.updates = engine, output_ops, updates
         self.arguments, self.variants, self.outputs = arguments, variants, engine.outputs(compiled)
-        self._told_of_slices = False
+        self._warned_of_slices = False
 
     def division(self, session: Session, n_rows: Optional[int], batch_s: Any, num_slices: Any) -> Division:
         """Return the division of a call with slices or sliceable variables; lists of indices become handles."""
@@ -200,8 +200,8 @@ class PlanBuilder:
         ops = self._ops(division, subset, replicator.session.root)
         if function.exact and division.rows_differ:
             raise _rows_differ("because the function is exact", "select equal numbers of rows of both")
-        if division.num_slices > 1 and self.variants.collectives is None and not self._told_of_slices:
-            self._told_of_slices = True
+        if division.num_slices > 1 and self.variants.collectives is None and not self._warned_of_slices:
+            self._warned_of_slices = True
             warn_of_slices(function.name or "without a name", self.variants.own_updates(self.updates) or [])
         number, sliceable, updates = self._graph_for(function, division, replicator)
         inputs = self.arguments.inputs

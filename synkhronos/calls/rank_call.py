@@ -20,7 +20,7 @@ from ..trace import point
 from ..transports import common
 from ..transports.common import part_of
 from .division import Division, check_written
-from .plan import CallMemory, CallPlan, RankPlan
+from .plan import CallPlan, RankPlan
 
 
 class Change:
@@ -130,7 +130,7 @@ class RankCall(NamedTuple):
             return self._in_slices()
         if plan.replicated_updates is None:
             return RankResult(self._slice(0), NOTHING, division)
-        collectives = CollectivesOfCall(plan, prepared.weights[0], prepared.rows[0], context)
+        collectives = CollectivesOfCall(prepared, 0, context)
         results, counts, chosen = self._slice(0, collectives), prepared.counts, prepared.chosen
         if division.weights is None and collectives.weights is not None:
             division = division._replace(weights=list(map(int, collectives.weights)))
@@ -165,10 +165,8 @@ class RankCall(NamedTuple):
         return results
 
     def _collectives(self, i: int) -> Optional[CollectivesOfCall]:
-        plan = self.prepared.plan
-        if plan.replicated_updates is None:
-            return None
-        return CollectivesOfCall(plan, self.prepared.weights[i], self.prepared.rows[i], self.context)
+        is_collective = self.prepared.plan.replicated_updates is not None
+        return CollectivesOfCall(self.prepared, i, self.context) if is_collective else None
 
     def _in_slices(self) -> RankResult:
         """Call the function slice by slice; the change applies the accumulated updates."""
@@ -231,7 +229,7 @@ class RankCall(NamedTuple):
         arguments = prepared.slice(last, values, rows, shared_rows, context) + given
         others = [i for i in range(len(entries)) if i not in random]
         chosen = [*(k for _, k in half.outputs), *range(half.n_outputs, half.n_outputs + len(others))]
-        with CollectivesOfCall(plan, plan.division.weights, prepared.rows[last], context):
+        with CollectivesOfCall.of_all_slices(prepared, context):
             found = engine.call(compiled, arguments, chosen)
         for (i, _), output in zip(half.outputs, found):
             outputs[i] = output if prepared.counts else None
@@ -266,14 +264,9 @@ class RowsOfCall(in_graph.CurrentCall):
 
     reduces = False
 
-    def __init__(
-        self,
-        plan: CallPlan,
-        weights: Optional[Sequence[float]],
-        rows: Optional[Tuple[int, int, int]],
-        context: RankContext,
-    ) -> None:
-        self.plan, self.weights, self.rows, self.context = plan, weights, rows, context
+    def __init__(self, prepared: RankPlan, i: int, context: RankContext) -> None:
+        self.prepared, self.plan, self.context = prepared, prepared.plan, context
+        self.weights, self.rows = prepared.weights[i], prepared.rows[i]
 
     def share(self, length: int) -> Tuple[int, int]:
         if self.rows is None:  # no input was scattered, so this array determines the rows of the call
@@ -296,9 +289,16 @@ class RowsOfCall(in_graph.CurrentCall):
 
 
 class CollectivesOfCall(RowsOfCall):
-    """The collectives inside one call, executed by the rank's transport."""
+    """The collectives inside one call, or slice ``i`` of a call, executed by the rank's transport."""
 
     reduces = True
+
+    @classmethod
+    def of_all_slices(cls, prepared: RankPlan, context: RankContext) -> CollectivesOfCall:
+        """Return the collectives after all slices, which combine values of all rows."""
+        call = cls(prepared, -1, context)
+        call.weights = prepared.plan.division.weights
+        return call
 
     @property
     def divides(self) -> bool:
@@ -311,17 +311,14 @@ class CollectivesOfCall(RowsOfCall):
     def reduce_parts(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         if not self.divides:
             return super().reduce_parts(number, op, arrays)
-        return self._reduced(number, op, arrays, self.context.transport.reduce_parts)
-
-    def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
-        return self._reduced(number, op, arrays, self.context.transport.all_reduce_values)
+        return self.all_reduce(number, op, arrays, self.context.transport.reduce_parts)
 
     @point("collective")
-    def _reduced(self, number: int, op: ReduceOp, arrays: Sequence[Any], reduce: Any) -> List[Any]:
+    def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any], reduce: Any = None) -> List[Any]:
         function, context, nbytes = self.plan.number, self.context, 0
         traffic = context.transport.traffic
         begun = traffic.begin()
-        results: List[Any] = reduce(
+        results: List[Any] = (reduce or context.transport.all_reduce_values)(
             ("function", function, number, op.name),
             arrays,
             op,
@@ -332,7 +329,7 @@ class CollectivesOfCall(RowsOfCall):
         context.transaction.drop_undo_log()
         for array in results:
             nbytes += array.size * array.dtype.itemsize  # (arrays on a device have no nbytes)
-        context.kept(CallMemory).bytes_inside[function, number] = nbytes
+        self.prepared.bytes_inside[function, number] = nbytes
         return results
 
     def note_reduced(self, number: int, nbytes: int) -> None:
@@ -342,7 +339,7 @@ class CollectivesOfCall(RowsOfCall):
         traffic.add(moved, moved)
         traffic.end("ops.all_reduce", begun)
         context.transaction.drop_undo_log()
-        context.kept(CallMemory).bytes_inside[self.plan.number, number] = nbytes
+        self.prepared.bytes_inside[self.plan.number, number] = nbytes
 
 
 def explain(error: Exception, plan: CallPlan, engine: Any, context: RankContext) -> None:

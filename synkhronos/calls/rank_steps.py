@@ -19,7 +19,7 @@ from .batches import selection
 from .command import presented, reduced
 from .division import Division
 from .plan import CallPlan, RankPlan, may_be_refused
-from .rank_call import NOTHING, Change, RankCall, RankResult, RowsOfCall
+from .rank_call import NOTHING, Change, RankCall, RowsOfCall
 from .step_outputs import Store
 
 #: Number of table rows converted to Python numbers at a time, because Python numbers need ten times the memory.
@@ -113,9 +113,6 @@ class RankSteps:
         self.store = Store(context.pool, shapes, steps.dtypes, steps.counts, context.rank == context.root)
         self.totals = Totals(steps, self.plans, context) if steps.total else None
 
-    def call(self, division: int, rows: Any, shared_rows: Any) -> RankResult:
-        return RankCall(self.prepared[division], self.values, rows, shared_rows, self.context).run()
-
     def run(self, begun: Iterable[StepRows]) -> Iterator[Tuple[CallPlan, List[Any]]]:
         """Complete each step on this rank, and yield its plan and outputs."""
         return map(self.step, itertools.count(), begun)
@@ -134,7 +131,7 @@ class RankSteps:
         elif plan.replicated_updates is not None:
             change.remember()
             undo = functools.partial(self._undo, self.steps.begin + i, change)
-            self.context.transaction.try_out(undo, change, self._end_of_step)
+            self.context.transaction.apply_tentatively(undo, change, self._end_of_step)
         elif change is not NOTHING:
             change()
         self.count(i + 1)
@@ -232,6 +229,7 @@ def _shapes(
 ) -> List[List[Optional[Tuple[int, ...]]]]:
     """Return the shape of each output in each division; None for outputs that this rank does not store."""
     found: List[List[Optional[Tuple[int, ...]]]] = []
+    is_collective = steps.is_collective
     for each, (_, rows, shared_rows) in zip(prepared, steps.rows(context, steps.first)):
         stores = [
             (each.plan.division.takes_part(context.rank) and type_ is not None)
@@ -245,8 +243,7 @@ def _shapes(
             of_pieces = []
             for i in range(len(each.pieces)):
                 arguments = each.slice(i, values, rows, shared_rows, context)
-                joint = each.plan.replicated_updates is not None
-                with RowsOfCall(each.plan, each.weights[i], each.rows[i], context) if joint else nullcontext():
+                with RowsOfCall(each, i, context) if is_collective else nullcontext():
                     found_here = engine.call(compiled, arguments, each.plan.subset)
                 of_pieces.append([tuple(shape.tolist()) for shape in found_here])
         shapes: List[Optional[Tuple[int, ...]]] = []

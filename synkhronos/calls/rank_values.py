@@ -70,10 +70,10 @@ def preserve_values(session: Session, numbers: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         if numbers and not session.closed:
-            give_rank_values(session, numbers, values)
+            send_rank_values(session, numbers, values)
 
 
-def give_rank_values(session: Session, numbers: Sequence[int], values: Sequence[Sequence[Any]]) -> None:
+def send_rank_values(session: Session, numbers: Sequence[int], values: Sequence[Sequence[Any]]) -> None:
     """Set the i-th variable to ``values[i][rank]`` on every rank."""
     kept = [[_in_pool(session, value) for value in parts] for parts in values]
     handles = [[session.pool.handle(array) for array in arrays] for arrays in kept]

@@ -25,7 +25,7 @@ from ..program.program import PROGRAM
 from ..replication.replicator import replicator_of
 from ..runtime.registry import Origin, RowsOfRanks, SharedEntry
 from ..runtime.session import Session
-from .rank_values import give_rank_values, values_by_rank
+from .rank_values import send_rank_values, values_by_rank
 
 
 class RowState(NamedTuple):
@@ -112,7 +112,7 @@ def rows_on_ranks(session: Session, states: Sequence[RowState], all_ranks_call: 
     try:
         if news:
             values = [[state.part(*each) for each in taken] for state in news]
-            give_rank_values(session, [state.entry.number for state in news], values)
+            send_rank_values(session, [state.entry.number for state in news], values)
         for state in states:
             if state not in news:
                 state.entry.set(state.rows.own, Origin.UNDONE)

@@ -73,7 +73,7 @@ class Store:
     ) -> None:
         self._pool, self._shapes = pool, shapes
         self._memory = pool.allocate((blocks(shapes, dtypes, counts)[1],), np.uint8)
-        self._odd: Dict[Tuple[int, int], NDArray[Any]] = {}
+        self._irregular: Dict[Tuple[int, int], NDArray[Any]] = {}
         self._objects: Dict[int, List[Any]] = {
             i: [] for i, dtype in enumerate(dtypes) if keeps_objects and dtype is None
         }
@@ -100,14 +100,14 @@ class Store:
             if value.shape == shape and value.dtype == dtype:
                 block[position] = value
             else:
-                self._odd[i, step] = odd = self._pool.allocate(value.shape, value.dtype)
-                odd[...] = value
+                self._irregular[i, step] = copy = self._pool.allocate(value.shape, value.dtype)
+                copy[...] = value
         for i, values in self._objects.items():
             values.append(outputs[i])
 
     def stored(self) -> Stored:
-        odd = {place: self._pool.handle(array) for place, array in self._odd.items()}
-        return Stored(self._shapes, self._pool.handle(self._memory), odd, self._objects)
+        irregular = {place: self._pool.handle(array) for place, array in self._irregular.items()}
+        return Stored(self._shapes, self._pool.handle(self._memory), irregular, self._objects)
 
 
 class Combiner:
@@ -168,10 +168,10 @@ class Combiner:
         shapes = [
             (part.shape[2:] if op.name == "gather" else part.shape, part.ndim) for part in parts if part is not None
         ]
-        is_odd = any(
+        is_irregular = any(
             [place == i and self.divisions[step] == division for each in self.stored for place, step in each.irregular]
         )
-        if is_odd or len(set(shapes)) > 1:
+        if is_irregular or len(set(shapes)) > 1:
             return [self._of_step(i, plan, parts, *place) for place in enumerate(steps.tolist())]
         if op.name == "gather":
             rows = [part[:, None] if part.ndim == 1 else part for part in parts if part is not None]

@@ -93,7 +93,7 @@ class RunSteps(Command):
 
     has_steps = True
     _on_step: Optional[OnStep] = None
-    _told = 0  # number of steps reported to `on_step`, which are not reported again if the command is repeated
+    _n_reported = 0  # number of steps reported to `on_step`, which are not reported again if the command is repeated
     ends_early = False  # whether `on_step` has returned False or changed a value that all ranks need
 
     def __init__(self, name: str, steps: StepSequence, on_step: Optional[OnStep] = None) -> None:
@@ -189,14 +189,14 @@ class RunSteps(Command):
 
         for i, (plan, outputs) in enumerate(run(begun())):
             if self._on_step is not None and not last.is_requested:
-                if i == self._told:
+                if i == self._n_reported:
                     self.failed_step = begin + i  # in case `_on_step` raises
                     self.ends_early = not self._on_step(begin + i, presented(plan, context, outputs))
                     self.failed_step = None
-                    self._told += 1
-                elif i + 1 == self._told:
+                    self._n_reported += 1
+                elif i + 1 == self._n_reported:
                     self._on_step.put_again()
-                if self.ends_early and i + 1 == self._told:
+                if self.ends_early and i + 1 == self._n_reported:
                     last.request()
             if asks:
                 last.end_step(i)

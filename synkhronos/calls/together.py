@@ -62,7 +62,7 @@ def call_together(
     ]
     calls: List[Optional[CollectivesOfCall]] = [None] * len(calling)
     if joint is not None:
-        calls = [CollectivesOfCall(plan, prepared[r].weights[0], prepared[r].rows[0], contexts[r]) for r in calling]
+        calls = [CollectivesOfCall(prepared[r], 0, contexts[r]) for r in calling]
     functions = [entries[rank].reference() for rank in calling]
     try:
         made, change = entries[root].engine.call_together(calling, functions, arguments, calls, plan.wanted, n_most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, List, Optional
 
 from ..runtime.context import RankContext
@@ -23,7 +24,7 @@ class AllGather(CollectiveCommand):
 
     def run(self, context: RankContext) -> None:
         keys, arrays = context.bind(self.numbers)
-        results = context.transport.all_gather(keys, arrays, context.name_of(self.numbers), self.on_host)
+        results = context.transport.all_gather(keys, arrays, partial(context.name_of, self.numbers), self.on_host)
         context.transaction.commit_values(context.entries(self.numbers), results, same=True)
 
 

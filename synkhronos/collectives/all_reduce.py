@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, List, Literal, Optional, overload
 
 from ..runtime.context import RankContext
@@ -47,9 +48,10 @@ class AllReduceCommand(CollectiveCommand):
             if feedback is not None:
                 errors = feedback.places(context, self.numbers, [(array.shape, array.dtype) for array in arrays])
                 keys, arrays = feedback.add(context, self.numbers, keys, arrays)
-            if transport.completes_in_one_round(arrays, reduction):
+            if context.pools.spans_hosts and transport.completes_in_one_round(arrays, reduction):
                 context.transaction.promise(ahead=2)
-            results = transport.all_reduce(keys, arrays, reduction, context.name_of(self.numbers), targets, errors)
+            name_of = partial(context.name_of, self.numbers)
+            results = transport.all_reduce(keys, arrays, reduction, name_of, targets, errors)
         if feedback is None:
             context.transaction.commit_values(into, results, same=self.same)
         else:

@@ -41,10 +41,10 @@ class Broadcast(CollectiveCommand):
         common = [i for i, value in enumerate(values) if transport.common.takes(keys[i], value)]
         own = [i for i in range(len(values)) if i not in common]
         copies = taken(context, [self.numbers[i] for i in own], [values[i] for i in own], [None] * len(own))
-        results = dict(zip(own, copies.release()))
+        results = dict(zip(own, copies))
         if common:
             results.update(zip(common, transport.share([keys[i] for i in common], [values[i] for i in common])))
-        return Pending([results[i] for i in range(len(values))])
+        return [results[i] for i in range(len(values))]
 
 
 def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:

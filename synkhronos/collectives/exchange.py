@@ -72,7 +72,7 @@ class ErrorFeedback(NamedTuple):
             entry = context.registry.shareds[kept]
             before = np.asarray(entry.cell[0])
             if before.shape != shape:
-                expected = f"the shape of {context.name_of(numbers)(i)}, {shape}"
+                expected = f"the shape of {context.name_of(numbers, i)}, {shape}"
                 raise ArgumentValueError("feedback", expected, f"{entry.label()} of shape {before.shape}")
             return before
         error = context.kept(FeedbackErrors).errors.get(numbers[i])
@@ -100,7 +100,7 @@ class ErrorFeedback(NamedTuple):
                 {number: error for variable, number, error in pairs if variable is None}
             )
 
-        arrived = Pending([*results.release(), *kept.values()])
+        arrived = [*results, *kept.values()]
         context.transaction.commit_values([*into, *context.entries(kept)], arrived, keep_errors, same=same)
 
 

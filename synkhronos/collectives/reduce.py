@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, List, Optional
 
 import numpy as np
@@ -24,7 +25,7 @@ class Reduce(CollectiveCommand):
 
     def run(self, context: RankContext) -> Optional[List[np.ndarray[Any, Any]]]:
         keys, arrays = context.bind(self.numbers)
-        transport, name_of = context.transport, context.name_of(self.numbers)
+        transport, name_of = context.transport, partial(context.name_of, self.numbers)
         if self.in_place:
             pending = transport.all_reduce(keys, arrays, self._to_root(context), name_of)
             context.transaction.commit_values(context.entries(self.numbers), pending)

@@ -33,7 +33,8 @@ class SetValue(CollectiveCommand):
 
     def run(self, context: RankContext) -> None:
         dense: List[int] = []
-        pending, states = Pending([]), []
+        pending: Pending = []
+        states: List[Any] = []
         if context.rank == self.rank:
             chosen = [i for i in range(len(self.numbers)) if i not in self.states]
             dense = [self.numbers[i] for i in chosen]

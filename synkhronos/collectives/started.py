@@ -12,6 +12,7 @@ are sent in the background: each host's ranks reduce them instead of copying the
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ..errors import StateError
@@ -104,7 +105,7 @@ class StartReduction(CollectiveCommand):
         keys, arrays = context.bind(self.numbers)
         if self.reduction.feedback is not None:
             keys, arrays = self.reduction.feedback.add(context, self.numbers, keys, arrays)
-        state = context.transport.start(keys, arrays, self.reduction.reduction, context.name_of(self.numbers))
+        state = context.transport.start(keys, arrays, self.reduction.reduction, partial(context.name_of, self.numbers))
         pending[self.numbers[0]] = state, [(array.shape, array.dtype) for array in arrays]
 
     def finish(self, results: List[Any], context: RankContext) -> None:

@@ -32,6 +32,7 @@ import numpy as np
 
 from ..calls.batches import read_all, selection
 from ..calls.command import presented
+from ..calls.rank_call import RankCall
 from ..calls.rank_steps import RankSteps, StepSequence
 from ..collectives.arguments import checked
 from ..errors import ArgumentValueError
@@ -239,7 +240,7 @@ class RunAsynchronously(Command):
                 return batches, made
             hooks.before()
             division, *row = table[batch].tolist()
-            found = own.call(division, selection(row, indices), None)
+            found = RankCall(own.prepared[division], own.values, selection(row, indices), None, context).run()
             found.change()
             batches.append(batch)
             on_host = [engine.to_host(output) for output in presented(steps.plans[division], context, found.outputs)]

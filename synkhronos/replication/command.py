@@ -124,7 +124,7 @@ class Distribute(Command):
 
 def keep_borrowed(entries: Sequence[SharedEntry], arrays: Pending) -> None:
     """On the master, restore the program's borrowed arrays in place of their copies in shared memory."""
-    for entry, array in zip(entries, arrays.release()):
+    for entry, array in zip(entries, arrays):
         if entry.borrowed is not None:
             entry.set(array, Origin.MOVED)
 

@@ -209,9 +209,9 @@ class RankContext:
                 self.registry.shareds[number].set(array, Origin.MOVED)
         return keys, bound
 
-    def name_of(self, numbers: Sequence[int]) -> Callable[[int], str]:
-        """Return a function that maps a position in ``numbers`` to the variable's name, for messages."""
-        return lambda i: self.registry.shareds[numbers[i]].label(f"shared_vars[{i}]")
+    def name_of(self, numbers: Sequence[int], i: int) -> str:
+        """Return the name of the i-th of these variables, for messages."""
+        return self.registry.shareds[numbers[i]].label(f"shared_vars[{i}]")
 
     @point("command")
     def forget(self, things: Iterable[Tuple[str, int]]) -> None:

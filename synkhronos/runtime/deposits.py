@@ -126,17 +126,19 @@ class Deposits:
             self._transport.swap_in(_key(entry.number, entry.on_device), spare)
             if not entry.on_device:
                 self._transport.set_mirror(entry.key, value)
-        for number, told in self.pending.items():
-            if isinstance(told, bytes):
-                self._pickled[number] = told
+        for number, deposit in self.pending.items():
+            if isinstance(deposit, bytes):
+                self._pickled[number] = deposit
             else:
                 self._pickled.pop(number, None)
         self._entries = ()
 
-    def note(self, entries: Iterable[SharedEntry], results: Iterable[Any]) -> None:
-        """Record results of a collective as deposits that become valid once the command's last barrier is decided.
+    def stage_results(
+        self, entries: Iterable[SharedEntry], results: Iterable[Any], others: Iterable[Tuple[SharedEntry, Any, Origin]]
+    ) -> None:
+        """Make results of a collective, and ``others``, the deposits once the command's last barrier is decided.
 
-        Results are already in slots, except results on a device, which are staged (see `apply`).
+        Results are already in slots, except results on a device, which are copied there.
         """
         if self._is_root:
             return
@@ -146,13 +148,9 @@ class Deposits:
                 staged.append((entry, result, self._staged_copy(entry, result)))
             elif result is not None:
                 self.pending[entry.number] = self._pool.handle(result)
+        for entry, value, _ in others:
+            self.pending[entry.number] = dump(value)
         self._staged = staged
-
-    def record(self, values: Iterable[Tuple[SharedEntry, Any, Origin]]) -> None:
-        """Record new values that do not arrive through the transport."""
-        if not self._is_root:
-            for entry, value, _ in values:
-                self.pending[entry.number] = dump(value)
 
     def restore(self, even_kept: bool = False) -> None:
         """Restore the values from before an uncommitted command; after ``begin(keeps=True)``, only if ``even_kept``."""

@@ -45,7 +45,7 @@ class Healing:
     def begin(self) -> None:
         self._of_command = {}
 
-    def note(self, answers: Sequence[Answer]) -> None:
+    def record_deposits(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
             if answer.deposits:
                 self.deposits_by_rank[answer.rank].update(answer.deposits)
@@ -93,7 +93,7 @@ class Healing:
             if kept.loss:
                 return str(kept.loss)
         if self.unsaved:
-            names = ", ".join(context.name_of([number])(0) for number in sorted(self.unsaved))
+            names = ", ".join(context.name_of([number], 0) for number in sorted(self.unsaved))
             return f"its values of {names} were not in shared memory"
         return ""
 

@@ -284,14 +284,12 @@ class Session:
                 except Exception:  # raised by unpickling a user's object, or by a signal handler
                     answers[rank] = self._unreadable(rank)
             if self.healing is not None:  # committed values stay committed, however the command ends
-                self.healing.note(answers)
+                self.healing.record_deposits(answers)
             command.is_short = time.monotonic() - began < SHORT_S
         except _Fatal as fatal:
             if self._joining:
                 raise
-            fatal.error = self._healed(fatal.error, command, own)
-            self._note_others(fatal.error, own)
-            self._end(str(fatal.error))
+            fatal.error = self._heal_or_end(fatal.error, command, own)
             cause = fatal.error.__cause__
             raise fatal.take() from cause
         except BaseException:
@@ -362,10 +360,7 @@ class Session:
         if self._fatal is not None:  # this error made the master abort while all other ranks could still answer
             if self._joining:
                 raise _Fatal(self._fatal)
-            fatal = self._healed(self._fatal, command, own)
-            self._note_others(fatal, own)
-            self._end(str(fatal))
-            raise fatal
+            raise self._heal_or_end(self._fatal, command, own)
         if not failures:
             self._end("the ranks disagreed")
             raise SynkhronosError(
@@ -523,7 +518,7 @@ class Session:
                 if self.context.leading is not None:  # a decision that the interrupt may have kept from other hosts
                     self.context.leading.forward(self._watch)
                 if self.healing is not None:
-                    self.healing.note([self._read(rank) for rank in self.others])
+                    self.healing.record_deposits([self._read(rank) for rank in self.others])
                 self.context.transaction.settle()
                 self.context.barrier.clear()
             done = True
@@ -536,11 +531,14 @@ class Session:
     def _was_closed(self) -> SynkhronosError:
         return StateError(f"the session was closed ({self.closed}) during {self._title}")
 
-    def _healed(self, error: SynkhronosError, command: Command, own: Optional[Answer]) -> SynkhronosError:
-        """Return the error that ends the session; raise `_Healed` if the command can be repeated."""
+    def _heal_or_end(self, error: SynkhronosError, command: Command, own: Optional[Answer]) -> SynkhronosError:
+        """End the session, and return the error to raise; raise `_Healed` instead if the command can be repeated."""
         if self.healing is not None and self._heal(error, command, own):
             raise _Healed from None
-        return self._was_closed() if self.closed else error
+        error = self._was_closed() if self.closed else error
+        self._note_others(error, own)
+        self._end(str(error))
+        return error
 
     def _heal(self, error: SynkhronosError, command: Command, own: Optional[Answer]) -> bool:
         """Replace ranks that have ended or are stuck; return whether the command can be repeated."""

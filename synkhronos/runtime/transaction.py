@@ -2,7 +2,7 @@
 
 A command prepares new values next to the current ones and commits them at a barrier, usually its last one, which the
 root decides. If dead ranks are replaced, the old values of variables that a function updates are kept until then. Steps
-in one command are *tried*: their changes are made at once, and undone unless the next barrier is decided.
+in one command apply their changes *tentatively*: at once, with an undo log until the next barrier is decided.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .deposits import Deposits
 from .failures import encode
 from .registry import Origin, SharedEntry
 
-MAX_TRIED = 16  #: Maximum number of steps that can be undone; the values from before each step are kept in memory.
+MAX_UNDO_STEPS = 16  #: Maximum number of steps that can be undone; the values from before each step are kept in memory.
 
 Action = Callable[[], object]  #: Makes prepared values current. It must not fail, and may be called twice.
 Setting = Tuple[SharedEntry, Any, Origin]  #: A variable, its new value, and the value's origin.
@@ -41,7 +41,7 @@ class Transaction:
         self._empty = encode(Answer(rank))  # the answer of most collectives
         self._changes: Sequence[Action] = ()
         self._commitment: Optional[int] = None  # the barrier that decides the changes
-        self._tried: List[Tuple[int, Action]] = []  # barriers that confirm a step, and the undo of the step
+        self._undo_log: List[Tuple[int, Action]] = []  # barriers that confirm a step, and the undo of the step
 
     def protect(self, entries: Sequence[SharedEntry], keeps: bool = False) -> None:
         """Keep the values of variables that a function is about to change, if dead ranks are replaced.
@@ -76,17 +76,16 @@ class Transaction:
         ``others`` are values that do not arrive through the transport; ``result`` is the command's return value.
         """
         for i, entry in enumerate(entries):
-            if entry.on_device:
-                results.bring(i, entry.engine.to_device, entry.reference())
+            if entry.on_device and results[i] is not None:  # complete on this rank
+                results[i] = entry.engine.to_device(entry.reference(), results[i])
         if self.deposits is not None:
             self.is_open = True  # whatever fails from now on
-            self.deposits.note(entries, results.release())
-            self.deposits.record(others)
+            self.deposits.stage_results(entries, results, others)
             changes = (*changes, self.deposits.apply)
         origin = Origin.COMMON if same else Origin.OWN
 
         def change() -> None:
-            for entry, result in zip(entries, results.release()):
+            for entry, result in zip(entries, results):
                 if result is not None:
                     entry.common = result if self.transport.swap_in(entry.key, result) else None
                     entry.set(result, origin)
@@ -149,22 +148,22 @@ class Transaction:
     # -- steps ---------------------------------------------------------------------------------------------------
 
     @point("commit")
-    def try_out(self, undo: Action, change: Action, label: str) -> None:
+    def apply_tentatively(self, undo: Action, change: Action, label: str) -> None:
         """Make a change now, and undo it unless all ranks reach the next barrier: a commit without its own barrier.
 
         Used for steps inside one command, where ranks synchronize anyway; the last step must end with `commit`.
         ``undo`` must not fail, and may be called before the change is complete.
         """
         self.is_open = True
-        self._tried.append((self.barrier.current + 1, undo))  # first, because Ctrl-C may arrive during the change
+        self._undo_log.append((self.barrier.current + 1, undo))  # first, because Ctrl-C may arrive during the change
         change()
-        if len(self._tried) >= MAX_TRIED:  # a condition may skip the collectives of many steps
+        if len(self._undo_log) >= MAX_UNDO_STEPS:  # a condition may skip the collectives of many steps
             self.commit(label=label)
 
     def drop_undo_log(self) -> None:
         """Drop the undo log of changes that a later barrier has confirmed, to free the memory of old values."""
-        if self._tried and self.barrier.is_complete(self._tried[-1][0]):
-            self._tried = []
+        if self._undo_log and self.barrier.is_complete(self._undo_log[-1][0]):
+            self._undo_log = []
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -184,7 +183,7 @@ class Transaction:
                 for change in self._changes:
                     change()
             self._commitment, self._changes = None, ()
-        for number, undo in reversed(self._tried):
+        for number, undo in reversed(self._undo_log):
             if not self.barrier.is_complete(number):
                 undo()
-        self._tried = []
+        self._undo_log = []

@@ -36,24 +36,7 @@ Keys = Sequence[Key]
 Arrays = Sequence[Any]
 NameOf = Callable[[int], str]  # returns the name of the array at a position, for messages
 Label = Callable[[], str]  # returns a description of a collective, for messages
-
-
-class Pending:
-    """Results that may be incomplete until the next barrier; None where this rank keeps its value."""
-
-    __slots__ = ("_results",)
-
-    def __init__(self, results: List[Any]) -> None:
-        self._results = results
-
-    def bring(self, i: int, to_device: Callable[[Any, Any], Any], variable: Any) -> None:
-        """Move the i-th result, which must be complete on this rank, to the variable's device or host memory."""
-        if self._results[i] is not None:
-            self._results[i] = to_device(variable, self._results[i])
-
-    def release(self) -> List[Any]:
-        """Return the results. Call this only after the barrier that completes them."""
-        return self._results
+Pending = List[Any]  # results that may be incomplete until the next barrier; None where this rank keeps its value
 
 
 class TrafficRow:

@@ -142,7 +142,7 @@ class GpuTransport(Transport):
             )
             if any(is_on_device(arrays[i]) for i in staged):
                 self.host.barrier.wait()  # the other ranks' shares of the results are complete
-            for i, result in zip(staged, pending.release()):
+            for i, result in zip(staged, pending):
                 goes_up = result is not None and is_on_device(arrays[i])
                 results[i] = upload(result, self.context) if goes_up else result
         for i, of_ranks in enumerate(metas):
@@ -155,7 +155,7 @@ class GpuTransport(Transport):
                     self._count_ring(arrays[i])
                 if destinations is None or self.host.rank in destinations:
                     results[i] = result
-        return Pending(self._finished(results, len(arrays)))
+        return self._finished(results, len(arrays))
 
     @point("transport")
     def reduce(
@@ -222,12 +222,12 @@ class GpuTransport(Transport):
             gathered = self.host.all_gather(
                 mine, self._on_host(mine, [arrays[i] for i in staged]), lambda j: name_of(staged[j])
             )
-            results.update(zip(staged, gathered.release()))  # complete, because each rank builds its own result
+            results.update(zip(staged, gathered))  # complete, because each rank builds its own result
         for i, of_ranks in enumerate(metas):
             if of_ranks:
                 results[i] = self._nccl.all_gather(arrays[i], [meta.shape[0] for meta in of_ranks if meta is not None])
                 self._count_ring(results[i], 1)
-        return Pending(self._finished(results, len(arrays)))
+        return self._finished(results, len(arrays))
 
     def broadcast(self, keys: Keys, arrays: Arrays, root: int, on_host: bool = False) -> Pending:
         metas, staged = self._ways(arrays, [on_host] * len(arrays), None)
@@ -238,14 +238,14 @@ class GpuTransport(Transport):
             sent = self.host.broadcast(
                 mine, self._on_host(mine, [arrays[i] if is_root else None for i in staged]), root
             )
-            for i, result in zip(staged, sent.release()):  # complete, because each result is this rank's own copy
+            for i, result in zip(staged, sent):  # complete, because each result is this rank's own copy
                 results[i] = arrays[i] if is_root else result
         for i, of_ranks in enumerate(metas):
             meta = of_ranks[root] if of_ranks else None
             if meta is not None:
                 results[i] = self._nccl.broadcast(arrays[i], meta, root)
                 self.traffic.add(nbytes_of(results[i]) * (self.host.rank != root), 0)
-        return Pending(self._finished(results, len(arrays)))
+        return self._finished(results, len(arrays))
 
     def _ways(
         self, arrays: Arrays, on_host: Sequence[bool], name_of: Optional[NameOf], but_lengths: bool = False

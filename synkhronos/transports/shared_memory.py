@@ -304,7 +304,7 @@ class SharedMemoryTransport(Transport):
                 read, sent = self._moved(portion, each.weights, destinations)
             self.traffic.read += read
             self.traffic.sent += sent
-        return Pending(results)  # the other ranks' shares are complete at the next barrier
+        return results  # the other ranks' shares are complete at the next barrier
 
     def _all_reduce_rounded(
         self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf, into: Keys, errors: Arrays
@@ -320,7 +320,7 @@ class SharedMemoryTransport(Transport):
         whole = reduction._replace(wire=None, keeps_errors=False)
         results = self.all_reduce(keys, self.copies(keys, sent), whole, name_of, into)
         self.barrier.wait()  # all ranks have reduced their shares
-        for result in results.release():
+        for result in results:
             if result is not None:
                 result[...] = rounded(result, wire)
         return results
@@ -349,7 +349,7 @@ class SharedMemoryTransport(Transport):
         if started.own is not None:
             results = [spare.array for spare in self._spares(into, started.kinds)]
         self.traffic.add(*self._over_hosts.finish(started, results, errors))
-        return Pending(results)
+        return results
 
     def _begin(
         self,
@@ -581,12 +581,12 @@ class SharedMemoryTransport(Transport):
             join_into(result, layout.arrays(i))
             self._count_read(layout.arrays(i))
             results.append(result)
-        return Pending(results)
+        return results
 
     def broadcast(self, keys: Keys, arrays: Arrays, root: int, on_host: bool = False) -> Pending:
         if self.size == 1:  # no other rank reads the arrays in place
             self.barrier.wait()
-            return Pending(list(arrays))
+            return list(arrays)
         if self.rank == root:
             given: List[Optional[PooledArray]] = []
             for key, array in zip(keys, arrays):
@@ -595,7 +595,7 @@ class SharedMemoryTransport(Transport):
                 else:
                     given += self._current([key], [array])
             self._layout(given, n_given=len(keys))
-            return Pending([None if placed is None else placed.array for placed in given])
+            return [None if placed is None else placed.array for placed in given]
         results = []
         layout = self._layout([])
         if root in self.far:
@@ -608,7 +608,7 @@ class SharedMemoryTransport(Transport):
             results.append(self.allocate(key, value.shape, value.dtype))
             copy_into(results[-1], value)
             self.traffic.add(value.nbytes, 0)
-        return Pending(results)
+        return results
 
     def _fetch(self, layout: Layout, positions: Iterable[int], counting: Optional[Sequence[bool]] = None) -> None:
         """Fetch these arrays from the participating ranks of other hosts, unless they arrived with the notices."""

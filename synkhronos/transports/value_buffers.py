@@ -67,17 +67,17 @@ class ValueBuffers:
     def stage(self, arrays: Sequence[np.ndarray[Any, Any]]) -> List[PooledArray]:
         """Copy the arrays into memory that other ranks can read; return the locations."""
         self._turn = (self._turn + 1) % len(self._sources)
-        region = self._sources[self._turn]
-        for target, array in zip(region.arrays, arrays):
+        block = self._sources[self._turn]
+        for target, array in zip(block.arrays, arrays):
             target[...] = array  # (`numpy.copyto` would first run Python code)
-        return region.placed
+        return block.placed
 
     def result(self) -> ArrayBlock:
-        free = [region for region in self._results if not region.is_lent]
+        free = [block for block in self._results if not block.is_lent]
         if not free:
             free.append(ArrayBlock(self._pool, self.kinds))
         # Keep the lent blocks and one free block. Keeping all would retain the memory of a brief peak.
-        self._results = [region for region in self._results if region.is_lent] + free[:1]
+        self._results = [block for block in self._results if block.is_lent] + free[:1]
         return free[0]
 
 

@@ -16,7 +16,7 @@ from refusals import refuses, reports
 
 import synkhronos as synk
 from synkhronos.calls import function as function_module
-from synkhronos.calls.changes import GiveValues
+from synkhronos.calls.changes import SendValues
 from synkhronos.program.program import PROGRAM
 
 pytestmark = getattr(pytest.mark, NAME)
@@ -553,14 +553,14 @@ def test_steps_of_a_program_that_is_checked(world, monkeypatch):
 def test_values_that_could_not_be_given_are_given_with_the_next_call(make_world, monkeypatch, exact):
     """Large values, random states and inputs' values that a failed call did not deliver are sent with the next call."""
     world = make_world("threads", 3, 1, engine=NAME)
-    run, fails = GiveValues.run, [True]
+    run, fails = SendValues.run, [True]
 
     def failing(command, context):
         if fails[0] and context.rank == 2:
             raise ValueError("on purpose")
         run(command, context)
 
-    monkeypatch.setattr(GiveValues, "run", failing)
+    monkeypatch.setattr(SendValues, "run", failing)
     x, w = T.dvector("x"), L.shared(np.zeros(2000), "w")
     f = synk.function([x], x.sum() + w.sum(), exact=exact, mode=L.quick)
     if not exact:

@@ -14,7 +14,7 @@ import synkhronos as synk
 from synkhronos import in_graph
 from synkhronos.calls.rank_call import Change, CollectivesOfCall
 from synkhronos.errors import WorkerDied, WorkerError
-from synkhronos.runtime.transaction import MAX_TRIED
+from synkhronos.runtime.transaction import MAX_UNDO_STEPS
 
 pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]
 
@@ -209,8 +209,8 @@ def test_a_rank_that_dies_in_a_step(make_world, after):
 def test_steps_in_which_ranks_do_not_meet(make_world):
     """If a condition skips the collectives in most steps, the values after all steps or after a failure are correct."""
     make_world("fork", 2, 0, engine=NAME)
-    batches = [BATCHES[i % 8] for i in range(3 * MAX_TRIED)]
-    every = 2 * MAX_TRIED + 3
+    batches = [BATCHES[i % 8] for i in range(3 * MAX_UNDO_STEPS)]
+    every = 2 * MAX_UNDO_STEPS + 3
     twins = Twins(only_every=every)
     np.testing.assert_allclose(twins.f.steps(X, batches=batches), twins.serial(batches), rtol=1e-11)
     twins.compare()
@@ -219,7 +219,7 @@ def test_steps_in_which_ranks_do_not_meet(make_world):
     with pytest.raises(WorkerError) as caught:
         twins.f.steps(X, batches=batches)
     (made,) = set(caught.value.steps)
-    assert caught.value.step == step and step - MAX_TRIED <= made <= step
+    assert caught.value.step == step and step - MAX_UNDO_STEPS <= made <= step
     twins.serial(batches[:made])
     twins.compare()
 
@@ -242,7 +242,7 @@ def test_values_of_one_step_alone_are_kept(make_world, monkeypatch, n):
 
     def counting(self, *args):
         results = right(self, *args)
-        kept.append(len(self.context.transaction._tried))
+        kept.append(len(self.context.transaction._undo_log))
         return results
 
     monkeypatch.setattr(CollectivesOfCall, "all_reduce", counting)

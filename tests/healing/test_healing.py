@@ -688,7 +688,7 @@ def test_ctrl_c_after_the_commit(monkeypatch):
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Healing, "note", interrupted)
+    monkeypatch.setattr(Healing, "record_deposits", interrupted)
     with pytest.raises(KeyboardInterrupt):
         f()
     kill(1)

@@ -601,13 +601,13 @@ def weights_of_the_step_before(plant):
     """In steps, collectives weight ranks by their rows in the previous step."""
     right, before = rank_call.CollectivesOfCall.__init__, {}
 
-    def wrong(self, plan, weights, rows, context):
-        steps = (context.barrier.command, plan.number)
-        known, last = before.get(context.rank, (None, weights))
-        if plan.division.num_slices == 1:
-            before[context.rank] = steps, weights
-            weights = last if known == steps else weights
-        right(self, plan, weights, rows, context)
+    def wrong(self, prepared, i, context):
+        right(self, prepared, i, context)
+        steps = (context.barrier.command, self.plan.number)
+        known, last = before.get(context.rank, (None, self.weights))
+        if self.plan.division.num_slices == 1:
+            before[context.rank] = steps, self.weights
+            self.weights = last if known == steps else self.weights
 
     plant.replace(rank_call.CollectivesOfCall, "__init__", wrong)
 
@@ -702,8 +702,8 @@ def collective_too_early(plant):
 def other_op_inside(plant, right_op, wrong_op):
     right = in_graph.all_reduce
 
-    def wrong(number, op, arrays):
-        return right(number, ReduceOp(wrong_op) if op.name == right_op else op, arrays)
+    def wrong(number, op, *others):
+        return right(number, ReduceOp(wrong_op) if op.name == right_op else op, *others)
 
     plant.replace(in_graph, "all_reduce", wrong)
 
@@ -750,14 +750,14 @@ def other_op_of_slices(plant, wrong_ops):
 
 def equal_weights_after_slices(plant):
     """The ranks' parts of all slices are averaged with equal weights."""
-    right = rank_call.CollectivesOfCall.__init__
+    right = rank_call.CollectivesOfCall.of_all_slices
 
-    def wrong(self, plan, weights, rows, context):
-        if plan.after_collective is not None and weights is plan.division.weights:
-            weights = [int(weight > 0) for weight in weights]
-        right(self, plan, weights, rows, context)
+    def wrong(prepared, context):
+        call = right(prepared, context)
+        call.weights = [int(weight > 0) for weight in call.weights]
+        return call
 
-    plant.replace(rank_call.CollectivesOfCall, "__init__", wrong)
+    plant.replace(rank_call.CollectivesOfCall, "of_all_slices", wrong)
 
 
 def length_of_the_rank(plant):

@@ -6,11 +6,10 @@ import pytest
 
 from synkhronos.errors import Aborted
 from synkhronos.runtime.command import Answer
-from synkhronos.runtime.transaction import MAX_TRIED, Transaction
+from synkhronos.runtime.transaction import MAX_UNDO_STEPS, Transaction
 from synkhronos.sync.barrier import Barrier
 from synkhronos.sync.control_block import DECIDED, ControlBlock
 from synkhronos.sync.semaphore import WaitPolicy
-from synkhronos.transports.base import Pending
 
 
 class Transport:
@@ -31,14 +30,11 @@ class Deposits:
     def begin(self, entries, keeps):
         self.has_begun = True
 
-    def note(self, entries, results):
+    def stage_results(self, entries, results, others):
         self.pending[1] = "spare"
         if "no room" in results:
             raise MemoryError
-        self.log.append("note")
-
-    def record(self, others):
-        self.log.append("record")
+        self.log.append("stage_results")
 
     def stage(self, entries=None):
         self.log.append("stage" if entries is None else f"stage {entries}")
@@ -172,15 +168,15 @@ def test_a_commit_with_a_label_does_not_end_the_command():
 
 def test_results_of_a_collective_become_deposits():
     transaction, log = with_deposits()
-    transaction.commit_values([], Pending([]), lambda: log.append("change"))
-    assert log == ["note", "record", "change", "apply"]
+    transaction.commit_values([], [], lambda: log.append("change"))
+    assert log == ["stage_results", "change", "apply"]
 
 
 def test_deposits_of_a_failed_commit_are_forgotten():
     """Otherwise, the next command's answer would contain values that were never committed."""
     transaction, _ = with_deposits()
     with pytest.raises(MemoryError):
-        transaction.commit_values([], Pending(["no room"]))
+        transaction.commit_values([], ["no room"])
     assert transaction.is_open and transaction.deposits.pending
     transaction.settle()
     assert not transaction.deposits.pending
@@ -200,7 +196,7 @@ def test_steps_are_undone_in_reverse_unless_a_later_barrier_is_complete():
     transaction, log = make(size=2), []
     transaction.barrier.watch = abort
     for i in range(3):
-        transaction.try_out(lambda i=i: log.append(-i), lambda i=i: log.append(i), "a step")
+        transaction.apply_tentatively(lambda i=i: log.append(-i), lambda i=i: log.append(i), "a step")
     transaction.drop_undo_log()
     assert transaction.is_open
     transaction.settle()
@@ -209,10 +205,10 @@ def test_steps_are_undone_in_reverse_unless_a_later_barrier_is_complete():
 
 def test_many_steps_without_a_collective_are_committed():
     transaction, log = make(), []
-    for i in range(MAX_TRIED):
-        transaction.try_out(lambda: log.append("undone"), lambda i=i: log.append(i), "a step")
+    for i in range(MAX_UNDO_STEPS):
+        transaction.apply_tentatively(lambda: log.append("undone"), lambda i=i: log.append(i), "a step")
     transaction.settle()
-    assert log == list(range(MAX_TRIED))
+    assert log == list(range(MAX_UNDO_STEPS))
 
 
 def test_promises_name_the_barrier_that_makes_them_valid():
@@ -225,7 +221,7 @@ def test_promises_name_the_barrier_that_makes_them_valid():
     answers = []
     transaction.promises = lambda barrier, payload: answers.append(Answer(*pickle.loads(payload)))
     transaction.barrier.wait = lambda: None
-    transaction.commit_values([], Pending([]), result="result")
+    transaction.commit_values([], [], result="result")
     assert [answer.result for answer in answers] == ["result"]
     root = make(size=2)
     root.promise()

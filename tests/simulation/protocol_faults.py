@@ -127,12 +127,12 @@ PLANTS = {
     "a decided change that is dropped": (
         [Transaction],
         "settle",
-        {"self._make_or_undo()": "self._commitment, self._changes, self._tried = None, (), []"},
+        {"self._make_or_undo()": "self._commitment, self._changes, self._undo_log = None, (), []"},
     ),
     "an undo log that is dropped too early": (
         [Transaction],
-        "try_out",
-        {"self._tried.append((self.barrier.current + 1, undo))": "pass"},
+        "apply_tentatively",
+        {"self._undo_log.append((self.barrier.current + 1, undo))": "pass"},
     ),
     "a slot that is swapped twice": (
         [SharedMemoryTransport],
@@ -141,7 +141,7 @@ PLANTS = {
     ),
     "a journal that is one command old": (
         [Healing],
-        "note",
+        "record_deposits",
         {
             "for answer in answers:": "last, self._last = vars(self).get('_last', ()), answers\n    for answer in last:",
         },

@@ -63,13 +63,15 @@ OF_RANKS = (
 OF_ALL = (
     *("Barrier.wait before", "Barrier.wait after", "arrived written", "semaphore posted", "Pool.allocate after"),
     *("Transaction.commit before", "Transaction.commit after", "Transaction._make_or_undo before"),
-    *("Transaction.try_out before", "Transaction.try_out after", "SharedMemoryTransport.swap_in before"),
+    *("Transaction.apply_tentatively before", "Transaction.apply_tentatively after"),
+    "SharedMemoryTransport.swap_in before",
     *("NumpyEngine.call before", "NumpyEngine.call after", "RankContext.execute before", "RankContext.execute after"),
 )
 
 #: Points at which two thirds of the interrupts happen: some ranks have made a change, others not.
 OF_INTERRUPTS = (
-    *("Transaction._make_or_undo before", "SharedMemoryTransport.swap_in before", "Transaction.try_out before"),
+    *("Transaction._make_or_undo before", "SharedMemoryTransport.swap_in before"),
+    "Transaction.apply_tentatively before",
     *("Barrier.wait after", "command_number written", "semaphore posted", "MasterEnd.wait before"),
 )
 

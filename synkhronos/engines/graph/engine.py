@@ -284,12 +284,9 @@ class GraphEngine(Engine):
     def results(self, compiled: Any, args: Sequence[Any]) -> List[Any]:
         """Call the function; return its outputs as a flat list."""
         result = self._patched.call(compiled, *args)
-        if result is None:
-            return []
-        keys = self.output_keys(compiled)
-        if keys is not None:
-            return [result[key] for key in keys]
-        return [result] if compiled.unpack_single else result
+        if compiled.unpack_single:
+            return [result]
+        return list(result.values()) if type(result) is dict else result or []
 
     def some_results(self, compiled: Any, args: Sequence[Any], subset: List[int]) -> List[Any]:
         results = self.results(compiled, args)

@@ -48,6 +48,7 @@ class AllReduceOp(GraphOperation):
     """
 
     __props__ = ("op", "n", "number", "has_token")
+    in_parts: ClassVar[bool] = False  # whether each rank receives its part of the results
 
     def __init__(self, op: ReduceOp, n: int, number: int = UNNUMBERED, has_token: bool = False) -> None:
         self.op, self.n, self.number, self.has_token = op, n, number, has_token
@@ -121,14 +122,11 @@ class AllReduceOp(GraphOperation):
                 variables[i] = result
         return variables
 
-    def reduced(self, arrays: List[Any]) -> List[Any]:
-        return in_graph.all_reduce(self.number, self.op, arrays)
-
     def perform(self, node: Any, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
         # The Python code of some operations returns a NumPy scalar for an array type.
         arrays = [np.asarray(value) if isinstance(value, np.generic) else value for value in inputs[: self.n]]
         try:
-            results = self.reduced(arrays)
+            results = in_graph.all_reduce(self.number, self.op, arrays, self.in_parts)
         except BaseException as error:
             # Libraries propagate only KeyboardInterrupt unchanged. They rebuild other exceptions without
             # their attributes, and print failures. The call has stored the error and raises it.
@@ -144,13 +142,11 @@ class AllReduceOp(GraphOperation):
 class ReducePartsOp(AllReduceOp):
     """Reduction over all ranks; each rank receives its part of the elements, as a vector (see `dividing`)."""
 
+    in_parts = True
     shape_error: ClassVar[Type[Exception]]
 
     def output(self, i: int, variable: Any) -> Any:
         return self.names.tensor.vector(dtype=variable.dtype) if i < self.n else variable.type()
-
-    def reduced(self, arrays: List[Any]) -> List[Any]:
-        return in_graph.reduce_parts(self.number, self.op, arrays)
 
     def infer_shape(self, *arguments: Any) -> List[Any]:
         raise self.shape_error("the length of a rank's part")
