@@ -22,7 +22,7 @@ import numpy as np
 from ..reductions import ReduceOp, compute_dtype
 from ..reductions.mean import scaled_weights
 from ..transports.strategy import OWN_BELOW_BYTES, Reduction
-from .mesh import AXIS, JaxMesh, RankArray
+from .mesh import AXIS, JaxMesh, common_whole
 
 KINDS = "biuf"  #: Kinds of types that devices combine. Complex numbers are averaged on the host.
 MAX_WEIGHTS = 64  #: Maximum number of matrices of weights that are kept on the devices.
@@ -40,17 +40,17 @@ class MeshCollectives:
 
     def wholes(self, columns: Sequence[Sequence[Any]]) -> Optional[List[Any]]:
         """Return the variables' arrays of all ranks; None if shapes differ, or devices cannot combine the types."""
+        found = []
         for column in columns:
-            first = column[0]
-            if type(first) is RankArray and all(
-                [type(one) is RankArray and one.whole is first.whole for one in column]
-            ):
-                column = column[:1]
-            if len({(one.shape, one.dtype) for one in column}) > 1 or 0 in first.shape:
+            whole = common_whole(column)
+            if whole is None:
+                if len({(one.shape, one.dtype) for one in column}) > 1 or not np.dtype(column[0].dtype).isnative:
+                    return None
+                whole = self.mesh.whole(column)
+            if not whole.size or whole.dtype.kind not in KINDS:
                 return None
-            if first.dtype.kind not in KINDS or not np.dtype(first.dtype).isnative:
-                return None
-        return [self.mesh.whole(column) for column in columns]
+            found.append(whole)
+        return found
 
     def all_reduce(self, wholes: Sequence[Any], reduction: Reduction) -> Tuple[List[Any], List[Tuple[float, float]]]:
         """Return the results, and the bytes that every rank has read from others and sent to others.
@@ -60,7 +60,9 @@ class MeshCollectives:
         size, op = self.mesh.size, reduction.op
         rows = self._rows(reduction) if op.name == "avg" else None
         receivers = None if rows is not None else reduction.results[0].destinations
-        shares = [reduction.is_for_all and size > 2 and one.nbytes > size * OWN_BELOW_BYTES for one in wholes]
+        nbytes = [one.nbytes for one in wholes]
+        can_share = reduction.is_for_all and size > 2
+        shares = [can_share and each > size * OWN_BELOW_BYTES for each in nbytes]
         ways = tuple([(is_shared, reduction.wire) for is_shared in shares])
         key = "all_reduce", op.name, receivers, ways
 
@@ -72,10 +74,10 @@ class MeshCollectives:
             return found
 
         moved = [0.0, 0.0]
-        for whole, is_shared in zip(wholes, shares):
-            nbytes = whole.nbytes / size * (2 / whole.dtype.itemsize if reduction.wire else 1)
-            moved[0] += nbytes * (size - 1) / (size if is_shared else 1)
-            moved[1] += nbytes * (size - 1) / size * is_shared
+        for whole, each, is_shared in zip(wholes, nbytes, shares):
+            sent = each / size * (2 / whole.dtype.itemsize if reduction.wire else 1)
+            moved[0] += sent * (size - 1) / (size if is_shared else 1)
+            moved[1] += sent * (size - 1) / size * is_shared
         return self._run(key, one_rank, rows, wholes), [(moved[0], moved[1])] * size
 
     def broadcast(self, wholes: Sequence[Any], _: Any) -> Tuple[List[Any], List[Tuple[float, float]]]:
