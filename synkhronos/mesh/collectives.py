@@ -6,14 +6,15 @@
     shared     every device receives all ranks' values of its share of the elements, combines them, and receives the
                other shares (`all_to_all`, then `all_gather`: as many bytes as in a ring)
 
-All values are combined in rank order, and averages as `reductions.mean` defines them. A result is one array of all
-ranks, and no argument is donated, so that a failed collective changes nothing.
+Small values of one type are joined first, because every exchange between devices takes time. All values are
+combined in rank order, and averages as `reductions.mean` defines them. A result is one array of all ranks, and no
+argument is donated, so that a failed collective changes nothing.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +23,10 @@ import numpy as np
 from ..reductions import ReduceOp, compute_dtype
 from ..reductions.mean import scaled_weights
 from ..transports.strategy import OWN_BELOW_BYTES, Reduction
-from .mesh import AXIS, JaxMesh, RankArray
+from .mesh import AXIS, JaxMesh, common_whole
 
 KINDS = "biuf"  #: Kinds of types that devices combine. Complex numbers are averaged on the host.
+MAX_JOINED_BYTES = 1 << 16  #: Maximum size of a value that is reduced in one vector with others.
 MAX_WEIGHTS = 64  #: Maximum number of matrices of weights that are kept on the devices.
 
 _OPS = {"sum": jnp.add, "prod": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum}
@@ -40,17 +42,17 @@ class MeshCollectives:
 
     def wholes(self, columns: Sequence[Sequence[Any]]) -> Optional[List[Any]]:
         """Return the variables' arrays of all ranks; None if shapes differ, or devices cannot combine the types."""
+        found = []
         for column in columns:
-            first = column[0]
-            if type(first) is RankArray and all(
-                [type(one) is RankArray and one.whole is first.whole for one in column]
-            ):
-                column = column[:1]
-            if len({(one.shape, one.dtype) for one in column}) > 1 or 0 in first.shape:
+            whole = common_whole(column)
+            if whole is None:
+                if len({(one.shape, one.dtype) for one in column}) > 1 or not np.dtype(column[0].dtype).isnative:
+                    return None
+                whole = self.mesh.whole(column)
+            if not whole.size or whole.dtype.kind not in KINDS:
                 return None
-            if first.dtype.kind not in KINDS or not np.dtype(first.dtype).isnative:
-                return None
-        return [self.mesh.whole(column) for column in columns]
+            found.append(whole)
+        return found
 
     def all_reduce(self, wholes: Sequence[Any], reduction: Reduction) -> Tuple[List[Any], List[Tuple[float, float]]]:
         """Return the results, and the bytes that every rank has read from others and sent to others.
@@ -60,22 +62,31 @@ class MeshCollectives:
         size, op = self.mesh.size, reduction.op
         rows = self._rows(reduction) if op.name == "avg" else None
         receivers = None if rows is not None else reduction.results[0].destinations
-        shares = [reduction.is_for_all and size > 2 and one.nbytes > size * OWN_BELOW_BYTES for one in wholes]
+        nbytes = [one.nbytes for one in wholes]
+        can_share = reduction.is_for_all and size > 2
+        shares = [can_share and each > size * OWN_BELOW_BYTES for each in nbytes]
         ways = tuple([(is_shared, reduction.wire) for is_shared in shares])
         key = "all_reduce", op.name, receivers, ways
 
         def one_rank(row: Any, values: Sequence[Any]) -> List[Any]:
-            found = [_all_reduce(one, op, row, size, *each) for one, each in zip(values, ways)]
+            found = list(values)
+            for members in _joined(values, ways):
+                parts = [values[i] for i in members]
+                joined = parts[0] if len(parts) == 1 else jnp.concatenate([one.reshape(-1) for one in parts])
+                result = _all_reduce(joined, op, row, size, *ways[members[0]])
+                ends = np.cumsum([one.size for one in parts])[:-1]
+                for i, one in zip(members, jnp.split(result, ends) if len(parts) > 1 else [result]):
+                    found[i] = one.reshape(values[i].shape)
             if receivers is not None:
                 receives = jnp.isin(jax.lax.axis_index(AXIS), np.array(receivers))
                 found = [jnp.where(receives, new, value) for new, value in zip(found, values)]
             return found
 
         moved = [0.0, 0.0]
-        for whole, is_shared in zip(wholes, shares):
-            nbytes = whole.nbytes / size * (2 / whole.dtype.itemsize if reduction.wire else 1)
-            moved[0] += nbytes * (size - 1) / (size if is_shared else 1)
-            moved[1] += nbytes * (size - 1) / size * is_shared
+        for whole, each, is_shared in zip(wholes, nbytes, shares):
+            sent = each / size * (2 / whole.dtype.itemsize if reduction.wire else 1)
+            moved[0] += sent * (size - 1) / (size if is_shared else 1)
+            moved[1] += sent * (size - 1) / size * is_shared
         return self._run(key, one_rank, rows, wholes), [(moved[0], moved[1])] * size
 
     def broadcast(self, wholes: Sequence[Any], _: Any) -> Tuple[List[Any], List[Tuple[float, float]]]:
@@ -124,6 +135,15 @@ class MeshCollectives:
                 del self._weights[next(iter(self._weights))]
             found = self._weights[key] = self.mesh.spread((size,), list(rows))
         return found
+
+
+def _joined(values: Sequence[Any], ways: Sequence[Tuple[bool, Optional[str]]]) -> Iterable[List[int]]:
+    """Return the positions of values that are reduced in one vector: small values of one type."""
+    groups: Dict[Any, List[int]] = {}
+    for i, (value, (is_shared, wire)) in enumerate(zip(values, ways)):
+        is_small = not is_shared and wire is None and value.size * value.dtype.itemsize <= MAX_JOINED_BYTES
+        groups.setdefault(value.dtype if is_small else i, []).append(i)
+    return groups.values()
 
 
 def _all_reduce(value: Any, op: ReduceOp, row: Any, size: int, is_shared: bool, wire: Optional[str]) -> Any:

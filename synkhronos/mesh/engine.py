@@ -166,13 +166,12 @@ class MeshEngine:
             with contextlib.suppress(Uneven):
                 return self._repeated(functions, steps, calls, chosen, n_most, replaced)
         parts, drawn = zip(*map(self._part, functions, steps[0], calls))
-        if is_full and (calls[0] is not None or program.is_even(parts)):
-            # Results with outputs that are arrays need other memory, because the host may fail to combine the outputs.
-            results = program.together(parts, self.root, replaced.positions if replaced.only_scalars else {})
-            for call in calls:
-                self._note_reduced(program, call)
-        else:
-            results = [program.alone(rank, part) for rank, part in zip(ranks, parts)]
+        # Results with outputs that are arrays need other memory, because the host may fail to combine the outputs.
+        donated = replaced.positions if replaced.only_scalars else {}
+        results = program.together(parts, self.root, donated) if is_full else []
+        for call in calls if results else ():
+            self._note_reduced(program, call)
+        results = results or [program.alone(rank, part) for rank, part in zip(ranks, parts)]
         if not replaced.has_outputs:  # whose arrival would show that the computation has succeeded
             program.wait(results)
         changes = []

@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 AXIS = "ranks"  #: The name of the mesh's only axis.
 RANKS = PartitionSpec(AXIS)
+ALIGNMENT = 64  #: In bytes: JAX uses the memory of arrays on the host at such addresses for arrays of CPU devices.
 
 
 class RankArray:
@@ -154,14 +155,14 @@ class JaxMesh:
 
     def whole(self, of_ranks: Sequence[Any]) -> Any:
         """Return one array made of every rank's array, of equal shapes; arrays on the ranks' devices are not copied."""
-        first, are_whole = of_ranks[0], [isinstance(one, RankArray) for one in of_ranks]
-        if are_whole[0] and all(are_whole) and all([one.whole is first.whole for one in of_ranks]):
-            return first.whole
+        whole = common_whole(of_ranks)
+        if whole is not None:
+            return whole
         if not any(map(is_on_device, of_ranks)):
-            return self.spread(first.shape, of_ranks)
+            return self.spread(of_ranks[0].shape, of_ranks)
         blocks = [
-            one.block if is_whole else jnp.atleast_1d(*self.put([one], rank))
-            for rank, (one, is_whole) in enumerate(zip(of_ranks, are_whole))
+            one.block if isinstance(one, RankArray) else jnp.atleast_1d(*self.put([one], rank))
+            for rank, one in enumerate(of_ranks)
         ]
         shape = (self.size * blocks[0].shape[0], *blocks[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self._by_rank, blocks)
@@ -172,13 +173,34 @@ class JaxMesh:
         return jax.make_array_from_callback(
             (self.size * length, *others),
             self._by_rank,
-            lambda index: np.array(of_ranks[(index[0].start or 0) // max(1, length)], ndmin=1),
+            lambda index: _copied(of_ranks[(index[0].start or 0) // max(1, length)]),
         )
 
     def common(self, function: Any, donates: bool = True) -> Any:
         """Return ``function``, which computes one rank's results, compiled for all ranks; it may donate argument 1."""
         specs = dict(in_specs=RANKS, out_specs=RANKS, check_vma=False)
         return jax.jit(jax.shard_map(function, mesh=self.mesh, **specs), donate_argnums=1 if donates else ())
+
+
+def common_whole(of_ranks: Sequence[Any]) -> Any:
+    """Return the array of all ranks that every rank's array is a part of; None if there is none."""
+    first = of_ranks[0]
+    if isinstance(first, RankArray):
+        whole = first.whole
+        for one in of_ranks:
+            if not isinstance(one, RankArray) or one.whole is not whole:
+                return None
+        return whole
+    return None
+
+
+def _copied(array: Any) -> Any:
+    """Return a copy with at least one axis, in memory that JAX uses without another copy, because it is aligned."""
+    memory: Any = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    begin = -memory.__array_interface__["data"][0] % ALIGNMENT
+    copy: Any = np.ndarray(array.shape or (1,), array.dtype, memory, begin)
+    copy[...] = array
+    return copy
 
 
 def is_on_device(value: Any) -> bool:

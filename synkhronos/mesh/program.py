@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..engines.pytensor.jax_graph import JaxGraph
-from ..errors import ArgumentValueError
+from ..errors import ArgumentValueError, StateError
 from ..runtime.failures import add_note
-from .mesh import JaxMesh, RankArray, StepArray, TakenRows, taken
+from .mesh import JaxMesh, RankArray, StepArray, TakenRows, common_whole, taken
 from .traces import Lockstep, OneRank, Rows, Together, Uneven
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class MeshProgram:
         return self._run(key, make, [call], lambda form: list(form.compiled(_local(part.values))))
 
     def together(self, parts: Sequence[Part], root: int, donated: Mapping[int, int]) -> List[List[Any]]:
-        """Compute all ranks' results; return them by rank.
+        """Compute all ranks' results; return them by rank, or nothing if the ranks differ and `alone` is possible.
 
         ``donated`` are positions of inputs whose memory results may use, with the positions of these results.
         """
@@ -105,7 +105,7 @@ class MeshProgram:
                 return self._on_mesh(parts, donated)
             except Uneven:  # nothing was computed
                 self._uneven.add(self._key_of(parts))
-        return self._in_lockstep(parts, root)
+        return [] if parts[0].call is None else self._in_lockstep(parts, root)
 
     def is_even(self, parts: Sequence[Part]) -> bool:
         """Return whether all ranks compute the same program with arrays of the same shapes and with equal weights."""
@@ -116,7 +116,9 @@ class MeshProgram:
         sizes = [None if each.call is None or each.call.rows is None else each.call.rows[:2] for each in parts]
         if len({size and size[1] - size[0] for size in sizes}) > 1 or any([each.static != static for each in parts]):
             return False
-        shapes = [_common_shape(column) for column in zip(*[each.values for each in parts])]
+        columns = list(zip(*[each.values for each in parts]))
+        wholes = list(map(common_whole, columns))
+        shapes = [_common_shape(of) if one is None else one.shape for one, of in zip(wholes, columns)]
         # (XLA cannot compile a program on a mesh without arguments or with empty ones.)
         return not any([shape is not None and 0 in shape for shape in shapes]) and any(
             [shape is not None for shape in shapes]
@@ -215,7 +217,9 @@ class MeshProgram:
         for i, column in enumerate(zip(*[part.values for part in parts])):
             one = column[0]
             lengths.append((one.n_rows, one.rows.ndim) if type(one) is TakenRows else None)
-            (given if i in donated else kept)[i] = whole = _whole(mesh, column)
+            whole = common_whole(column)
+            whole = _whole(mesh, column) if whole is None else whole
+            (given if i in donated else kept)[i] = whole
             if i in first.cells and whole is not None and not (type(one) is RankArray and one.whole is whole):
                 for rank, part in enumerate(parts):
                     part.moved[i], part.values[i] = part.values[i], RankArray(whole, rank, self._in_sizes[i])
@@ -312,6 +316,8 @@ class MeshProgram:
     def _run(
         self, key: Any, make: Callable[[], CompiledForm], calls: Sequence[Any], run: Callable[[CompiledForm], T]
     ) -> T:
+        if not jax.config.jax_enable_x64:
+            raise StateError("JAX computes in 32 bits: set jax_enable_x64 to True, as synkhronos.fork() has done")
         form = self._forms.get(key)
         if form is None:
             form = make()
@@ -389,10 +395,7 @@ def _whole(mesh: JaxMesh, of_ranks: Sequence[Any]) -> Any:
 
 def _common_shape(of_ranks: Sequence[Any]) -> Any:
     """Return the shape of all ranks' arrays, None if they are no arrays, or (0,) if their shapes differ."""
-    first = of_ranks[0]
-    if type(first) is RankArray and all([type(one) is RankArray and one.whole is first.whole for one in of_ranks]):
-        return first.whole.shape
-    shape = getattr(first, "shape", None)
+    shape = getattr(of_ranks[0], "shape", None)
     return shape if all([getattr(one, "shape", None) == shape for one in of_ranks]) else (0,)
 
 

@@ -92,7 +92,7 @@ class Lockstep(OneRank):
     def all_reduce(self, number: int, op: ReduceOp, of_ranks: Sequence[Sequence[Any]]) -> List[List[Any]]:
         if len(of_ranks) != len(self.rows.calls):
             size = len(self.rows.calls)
-            expected = f"a number of rows that {size} ranks can share evenly, because a collective is inside a loop"
+            expected = f"rows that {size} ranks can share evenly, because a collective is inside a loop or a condition"
             raise ArgumentValueError("the arguments", expected, "rows that cannot be divided evenly, on devices of JAX")
         arrays = [self.rows.noted(number, values) for values in of_ranks]
         weights = self.rows.calls[0].weights

@@ -4,6 +4,8 @@ Each variable has up to two images in the new graph: the rank's own value, and t
 
 * The whole value of a partial variable is a collective's result. If the whole values of its partial inputs are needed
   anyway, it is computed from them instead. (Adam needs a gradient, and also 0.1 times the gradient.)
+* So is an array that is a multiple of a partial array: in ``w - 0.1 * g``, the collective is that of ``g``, so that the
+  multiplication and the subtraction read the array once.
 * The whole value of a number of rows is the total over all ranks, which the call provides. Only a count of elements
   that a mask chooses needs a collective.
 
@@ -22,7 +24,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 from .axes import ONE, Elementwise
 from .nested import Completed
-from .placements import Partial, Placement, Shard, Size
+from .placements import Partial, Placement, Replicate, Shard, Size
 from .propagate import Propagated
 from .rule import Node
 from .shapes import ShapeOf
@@ -189,6 +191,14 @@ class _Plan:
             wanted.update(node.inputs[i] for i in whole)
         #: Partial values whose whole values are computed from other whole values, not by a collective.
         self.derived = self._derived(wanted)
+        ahead = list(wanted - self.derived)
+        while ahead:
+            variable = ahead.pop()
+            array = self._scaled(variable)
+            if array is not None:
+                self.derived.add(variable)
+                wanted.add(array)
+                ahead.append(array)
         #: Nodes that are also computed on whole values.
         again = self._computed_again(wanted)
         self.own_level: List[int] = []
@@ -267,6 +277,27 @@ class _Plan:
             ):
                 derived.update(node.outputs)
         return derived
+
+    def _scaled(self, variable: Any) -> Any:
+        """Return the partial array that a node multiplies by numbers to compute a variable; None if there is none."""
+        k, placement = self.maker.get(variable), self.found.of(variable)
+        node = None if k is None else self.nodes[k]
+        is_sum = isinstance(placement, Partial) and placement.op == "sum"
+        if node is None or not isinstance(node.rule, Elementwise) or not node.rule.ndim or not is_sum:
+            return None
+        arrays = [
+            (one, labels)
+            for one, labels in zip(node.inputs, node.rule.inputs)
+            if not (isinstance(self.found.of(one), Replicate) and all(label is ONE for label in labels))
+        ]
+        array, labels = arrays[0] if len(arrays) == 1 else (None, None)
+        if array not in self.maker or self.found.of(array) != placement or labels != node.rule.outputs[0]:
+            return None
+        # A sum that is rounded afterwards is reduced before, in its wider type.
+        is_wider = self.nodes[self.maker[array]].rule.is_rounded or getattr(array, "dtype", 0) != getattr(
+            variable, "dtype", 0
+        )
+        return None if is_wider else array
 
     def _computed_again(self, wanted: Set[Any]) -> Set[int]:
         """Return the nodes to compute on whole values, which yield derived values or numbers of rows."""

@@ -360,3 +360,10 @@ def test_omitted_checks_are_announced(n, caplog):
     near(f(SUMS), SUMS.sum())
     with reports(AssertionError, "all are positive"):
         f.as_theano(SUMS)
+
+
+def test_checks_of_shapes_are_not_announced(n, caplog):
+    x, y = pt.dmatrix("x"), pt.dvector("y")
+    f = synk.function([x, y], Assert("equal lengths")(y, pt.eq(x.shape[0], y.shape[0])).sum(), exact=True)
+    near(f(ROWS, SUMS), SUMS.sum())
+    assert not [each for each in caplog.records if each.name == "synkhronos"]

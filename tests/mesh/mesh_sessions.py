@@ -11,6 +11,7 @@ from refusals import refuses, reports
 
 import synkhronos as synk
 from synkhronos.mesh import devices as of_jax
+from synkhronos.mesh import mesh as of_mesh
 from synkhronos.program.program import PROGRAM
 
 N = jax.local_device_count()
@@ -222,6 +223,20 @@ def test_memory_that_runs_out(monkeypatch):
     assert f(np.ones(4)) == 4
 
 
+def test_32_bits():
+    x, w = pt.dvector("x"), pytensor.shared(0.0, "w")
+    f = synk.function([x], x.mean(), updates=[(w, w + x.sum())], exact=True)
+    synk.fork(devices="jax")
+    for enabled in (True, False, True):
+        with jax.enable_x64(enabled):
+            if enabled:
+                assert f(np.arange(6.0)) == 2.5
+            else:
+                with reports(synk.StateError, "32 bits", "jax_enable_x64"):
+                    f(np.arange(6.0))
+    assert w.get_value() == 30
+
+
 def test_one_compilation_for_all_ranks():
     from synkhronos.engines.pytensor.jax_graph import JaxGraph
 
@@ -255,3 +270,16 @@ def test_arrays_that_never_change_are_put_once(monkeypatch):
     monkeypatch.setattr(JaxMesh, "spread", record)
     assert f(given) == 4 * 499500
     assert seen == [2, 2]
+
+
+def test_rows_are_copied_once(monkeypatch):
+    """JAX uses the library's copy of an array, which the program cannot change."""
+    copies, copied = [], of_mesh._copied
+    monkeypatch.setattr(of_mesh, "_copied", lambda array: copies.append(copied(array)) or copies[-1])
+    mesh = of_mesh.JaxMesh(jax.local_devices())
+    for given in (np.arange(1000.0)[1:], np.arange(6, dtype="int8").reshape(2, 3).T, np.float32(2)):
+        del copies[:]
+        whole = mesh.spread(given.shape, [given + rank for rank in range(N)])
+        np.testing.assert_array_equal(whole, np.concatenate([np.atleast_1d(given + rank) for rank in range(N)]))
+        blocks = [whole.addressable_data(rank) for rank in range(N)]
+        assert [block.unsafe_buffer_pointer() for block in blocks] == [copy.ctypes.data for copy in copies]

@@ -117,6 +117,27 @@ def test_a_loss_is_filled_before_it_is_known(threads, mode):
     np.testing.assert_allclose(w.get_value(), want[1])
 
 
+def test_multiples_of_a_partial_array(threads):
+    """Arrays that are multiplied by numbers are reduced before the multiplication, once for several multiples."""
+    x, (w, v, u) = T.dmatrix("x"), [L.shared(np.full(2, i + 1.0), name) for i, name in enumerate("wvu")]
+    rate, scales = L.shared(0.1, "rate"), T.as_tensor_variable(np.array([1.0, 2.0]))
+
+    def updates():
+        g = T.grad(T.sqr(T.dot(x, w)).sum(), w)
+        g.name = "g"
+        h = T.sqr(x).sum(0) * scales
+        h.name = "h"
+        return [(w, w - rate * (0.5 * g)), (v, 0.9 * v - g / 4), (u, u + rate * h)]
+
+    expected = L.function([x], [new for _, new in updates()], mode=L.quick)(ROWS)
+    f = synk.function([x], updates=updates(), exact=True, mode=L.quick)
+    f(ROWS)
+    (collective,) = f.sharding().collectives
+    assert [str(one).split()[0] for one in collective.variables] == ["g", "h"]
+    for variable, wanted in zip((w, v, u), expected):
+        np.testing.assert_allclose(synk.gather(variable, nd_up=1), [wanted] * 3)
+
+
 def test_in_steps_and_when_compared(threads):
     v, w = T.dvector("v"), L.shared(1.0, "w")
     loss = losses_above(v * w).mean()

@@ -23,7 +23,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import graph_inputs
+from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.link.jax.dispatch import jax_funcify, jax_typify
 from pytensor.link.jax.dispatch.random import jax_sample_fn
 from pytensor.link.jax.dispatch.shape import JAXShapeTuple
@@ -37,6 +37,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.rewriting.ofg import inline_ofg_node
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import DenseTensorType, TensorType
 
 from ...errors import ArgumentTypeError, ArgumentValueError
@@ -114,10 +115,16 @@ class JaxGraph:
             i: self._source(one) for i, one in enumerate(self.graph.outputs) if isinstance(one.type, RandomType)
         }
         self.order = self.graph.toposort()
-        checks = [str(node.op) for node in self.order if isinstance(node.op, CheckAndRaise)]
+        shapes = {one for node in self.order if isinstance(node.op, (Shape, Shape_i)) for one in node.outputs}
+        of_values = set(inputs) - {inputs[i] for i in self.static}
+        checks = [
+            str(node.op)
+            for node in self.order
+            if isinstance(node.op, CheckAndRaise) and of_values & set(ancestors(node.inputs[1:], blockers=shapes))
+        ]
         if checks:
             logger.warning(
-                "function %s: JAX omits the checks in its graph, so they raise no errors unless they check shapes: %s",
+                "function %s: JAX omits these checks of values in its graph, so they raise no errors: %s",
                 name,
                 ", ".join(dict.fromkeys(checks)),
             )
