@@ -20,18 +20,17 @@ class StandIn(Copying):
     def __init__(self, requests: Requests, outputs: Sequence[int]) -> None:
         super().__init__(requests)
         self.outputs = {rank: outputs[2 * i : 2 * i + 2] for i, rank in enumerate(self.hosts.far)}
-        self._told = 0  # the last aborted command that was sent to the other hosts
 
     def look(self, overdue: bool) -> bool:
         words = self.block.words
         aborted = words[ABORTED]
-        if aborted > self._told:
-            self._told = aborted
+        if aborted > self.requests.aborted:
             decided = words[DECIDED]  # read after `aborted`, when no further barrier of that command can be decided
-            self.requests.look_at_aborted()
-            for line in self.requests.lines[1:]:
+            reductions = 0 if self.requests.bulk is None else self.requests.bulk.after_abort()
+            for line in self.requests.lines[1:]:  # before `abort`, which also sends messages to these hosts
                 with suppress(ConnectionError):  # of a lost host; the others must still abort the command
-                    line.send(CommandAborted(aborted, decided, self.requests.next_reduction))
+                    line.send(CommandAborted(aborted, decided, reductions))
+            self.requests.abort(aborted, reductions)
             self.wake(self.hosts.near)  # ranks may be waiting for replies to their requests
         return False
 

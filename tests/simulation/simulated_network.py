@@ -629,21 +629,26 @@ class Request:
 
     def __init__(self, communicator, buffer=None, source=-1, tag=-1):
         self.communicator, self.buffer, self.source, self.tag = communicator, buffer, source, tag
-        self.is_complete = False
+        self.is_complete, self.nbytes = False, 0
 
     @classmethod
-    def Testsome(cls, requests):
+    def Testsome(cls, requests, statuses):
         communicator = requests[0].communicator
         communicator.network.scheduler.visit("MPI tested")
         communicator.check()
         communicator.progress()
-        return [i for i, request in enumerate(requests) if request.is_complete] or None
+        found = [i for i, request in enumerate(requests) if request.is_complete]
+        statuses += [Status(requests[i].nbytes) for i in found]
+        return found or None
 
-    def Cancel(self):
-        posted = self.communicator.posted
-        if self in posted:  # otherwise a message is arriving
-            posted.remove(self)
-            self.is_complete = True
+
+class Status(NamedTuple):
+    """Replacement for ``MPI.Status``."""
+
+    nbytes: int
+
+    def Get_count(self):
+        return self.nbytes
 
 
 class Message:
@@ -656,11 +661,6 @@ class Message:
             self.content, request.is_complete = self.content.copy(), True
         self.receive = None  # the matching request
         self.is_half = False
-
-    def Irecv(self, buffer):
-        self.receive = Request(self.communicator, buffer)
-        self.communicator.arrived.append(self)
-        return self.receive
 
 
 class Communicator:
@@ -700,9 +700,7 @@ class Communicator:
         if other is None or self.is_lost(host):
             return request
         other._last[self.host] = at = max(other._last[self.host], network.scheduler.now + network.mpi_delay())
-        message = Message(self.host, tag, request, at)
-        message.communicator = other
-        other.arriving.append(message)
+        other.arriving.append(Message(self.host, tag, request, at))
         return request
 
     def Irecv(self, buffer, host, tag):
@@ -711,15 +709,6 @@ class Communicator:
         self.posted.append(request)
         self.progress()
         return request
-
-    def Improbe(self, source=-1, tag=-1):
-        self.network.scheduler.visit("MPI probed")
-        self.progress()
-        for message in self.unexpected:
-            if source in (-1, message.source) and tag in (-1, message.tag):
-                self.unexpected.remove(message)
-                return message
-        return None
 
     def Ibarrier(self):
         self.network.scheduler.visit("MPI barrier")
@@ -757,6 +746,7 @@ class Communicator:
                 continue
             begin = middle if message.is_half else 0
             into[begin : content.nbytes] = content[begin:]
+            message.receive.nbytes = content.nbytes
             message.receive.is_complete = message.request.is_complete = True
             self.arrived.remove(message)
 
