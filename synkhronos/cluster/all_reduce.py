@@ -31,7 +31,6 @@ from ..sync.fetching import HostReduction
 from .operation import BulkOperation, Ticket, in_bytes
 from .progress import TransferProgress
 
-WINDOW_CHUNKS = 4  # maximum number of chunks in progress
 ALIGNMENT_BYTES = 64  # within a chunk, pieces begin at multiples of this size
 
 _PIECES, _RESULTS, _SENT = range(3)  # streams of received messages, and any sent message
@@ -86,7 +85,7 @@ class HostAllReduce(BulkOperation):
         self._go_on(messages)
 
     def _go_on(self, messages: TransferProgress) -> None:
-        while self._under_way < WINDOW_CHUNKS and self._next < self._count:
+        while self._under_way < self.window and self._next < self._count:
             begin, self._next = self._next, min(self._next + self._step, self._count)
             self._under_way += 1
             self._open(messages, Chunk(borders(begin, self._next, len(self._destinations), self._unit)))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Done = Callable[["Ticket"], Any]
 
 STREAMS = 2  # message streams of an operation between two hosts
+WINDOW = 4  # maximum number of chunks or messages of an operation in progress
+EMPTY_WINDOW = 64  # the same if they contain no data, so that a given-up operation ends soon
 
 
 class Ticket:
@@ -59,6 +61,10 @@ class BulkOperation:
     def __init__(self, number: int, ticket: Ticket) -> None:
         self.number, self.ticket = number, ticket
         self.pending = 0
+
+    @property
+    def window(self) -> int:
+        return EMPTY_WINDOW if self.ticket.is_given_up else WINDOW
 
     def begin(self, messages: TransferProgress) -> None:
         raise NotImplementedError

@@ -77,7 +77,7 @@ class Requests:
     def end(self) -> None:
         with self._lock:
             self._give_up(-1)
-            self._ended = True
+            self._operations, self._ended = [], True  # callbacks of tickets refer to this object
 
     def give_up_all(self) -> None:
         """Abort all requests, and reductions of earlier commands; the other hosts must do the same."""

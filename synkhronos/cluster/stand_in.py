@@ -46,8 +46,10 @@ class StandIn(Copying):
 
     def on_ended(self, ranks: Dict[int, Tuple[int, int, bytes]]) -> None:
         """Record the exit status, peak memory and traceback of ranks that have ended."""
+        has_lost = self._has_lost()
         for rank, ended in ranks.items():
-            record_exit(self.block, rank, *ended)
+            if ended[0] != LOST or not has_lost:
+                record_exit(self.block, rank, *ended)
 
     def on_output(self, rank: int, stream: int, text: bytes) -> None:
         os.write(self.outputs[rank][stream], text)
@@ -56,8 +58,13 @@ class StandIn(Copying):
     handlers = {StepCounts: on_steps, AbortCommand: on_abort, RanksEnded: on_ended, Printed: on_output}
 
     def fail(self, reason: str) -> None:
-        for host in range(1, len(self.hosts.ranks)):
-            self.lose(host, f"the bridge process failed:\n{reason}")
+        if not self._has_lost():
+            for host in range(1, len(self.hosts.ranks)):
+                self.lose(host, f"the bridge process failed:\n{reason}")
+
+    def _has_lost(self) -> bool:
+        """Return whether a host is lost: the error must name this host, not a failure of MPI that follows."""
+        return any([self.block.status[rank] == LOST for rank in self.hosts.far])
 
     def lose(self, host: int, reason: str) -> None:
         for rank in self.hosts.ranks[host]:

@@ -260,6 +260,18 @@ def test_data_of_aborted_commands_is_not_sent(make):
     assert [ticket.is_given_up for ticket in process.requests.bulk.courier.tickets] == [True, True, False]
 
 
+def test_a_lost_host_is_not_hidden_by_what_follows_from_it(make):
+    """Even if the program is late to look: MPI then fails on all hosts."""
+    process = make((1, 1, 1), carrier=bulk())
+    process.lose(2, "cut")
+    process.receive(RanksEnded({1: (LOST, 0, b"MPI failed")}))
+    process.requests.bulk.courier.error = ZeroDivisionError("planted")
+    process._on_bell()
+    assert list(process.block.ended) == [0, 0, 1]
+    process.receive(RanksEnded({1: (3, 0, b"")}))
+    assert (process.block.ended[1], process.block.status[1]) == (1, 3)
+
+
 @pytest.mark.parametrize("own", [0, 1])
 def test_an_error_of_the_mpi_thread_is_reported(make, own):
     """All ranks of the other host, or of this one, count as lost, with the cause."""

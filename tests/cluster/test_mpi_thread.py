@@ -19,8 +19,8 @@ from synkhronos.cluster import all_reduce as module
 from synkhronos.cluster import mpi_thread as courier_module
 from synkhronos.cluster.all_reduce import borders
 from synkhronos.cluster.mpi_thread import MpiThread
+from synkhronos.cluster.operation import WINDOW
 from synkhronos.cluster.progress import MpiFailed
-from synkhronos.cluster.transfer import WINDOW_MESSAGES
 from synkhronos.kernels.encoding import rounded
 from synkhronos.reductions import ReduceOp
 from synkhronos.sync.fetching import HostReduction
@@ -421,12 +421,12 @@ def test_a_transfer_is_given_up(start, side):
     sent, there = np.ones(100_000, np.uint8), np.zeros(100_000, np.uint8)
     world.held = {(0, 1)}
     tickets = [couriers[0].send(1, 0, [sent]), couriers[1].receive(0, 0, np.split(there, [50, 7000]))]
-    until(lambda: world.sent == WINDOW_MESSAGES)
+    until(lambda: world.sent == WINDOW)
     tickets[side].is_given_up = True
     world.held = set()
     await_all(tickets)
     assert tickets[1].is_given_up
-    assert tickets[1].received == world.nbytes[0, 1] == (WINDOW_MESSAGES * CHUNK_BYTES, len(sent))[side]
+    assert tickets[1].received == world.nbytes[0, 1] == (WINDOW * CHUNK_BYTES, len(sent))[side]
 
 
 def test_hosts_close_together(start):

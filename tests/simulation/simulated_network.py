@@ -38,7 +38,8 @@ WRITABLE_BYTES = 2 * FRAME_BYTES  # a socket with less free space does not count
 KEEPALIVE_S = 60.0  # a connection that only has keepalive notices a cut cable after this time
 NEVER_ACKNOWLEDGED_S = 900.0  # the kernel's limit without TCP_USER_TIMEOUT
 LAST_TAG = 32767
-EAGER_BYTES = 4096  # MPI copies shorter messages when they are sent
+EAGER_BYTES = 2048  # MPI copies shorter messages when they are sent
+CHUNK_BYTES = 1 << 14  # of transfers and reductions, which therefore consist of several messages
 
 
 class Behavior(NamedTuple):
@@ -780,7 +781,7 @@ class HostsWorld(World):
         network.scheduler.wake("communicator")
         while not all(host in network.mpi or network.is_gone(host) for host in range(self.n)):
             network.scheduler.wait("communicator", network.scheduler.now + 1.0)
-        return MpiThread(communicator, LAST_TAG)
+        return MpiThread(communicator, LAST_TAG, CHUNK_BYTES)
 
     def launcher(self):
         return 0
