@@ -12,7 +12,7 @@ MPI library. Chunks are pipelined: pieces of later chunks travel together with r
 If all H hosts contribute and receive, each sends and receives ``2 (H - 1) / H`` times the bytes of the array, the
 minimum for any algorithm. A host that only contributes receives nothing. A sole receiver receives all hosts' values.
 
-If the reduction is given up, the same messages travel without data, and nothing is computed: arrays that have not been
+If the reduction is abandoned, the same messages travel without data, and nothing is computed: arrays that have not been
 touched need no memory.
 """
 
@@ -121,7 +121,7 @@ class HostAllReduce(BulkOperation):
 
     def _outgoing(self, messages: TransferProgress, chunk: Chunk, piece: NDArray[Any]) -> NDArray[Any]:
         """Return the message with a piece of this host's values, and leave its encoding errors behind."""
-        if self.ticket.is_given_up:
+        if self.ticket.is_abandoned:
             return piece
         message = self._encoded(messages, chunk, piece)
         if self._leaves_errors:
@@ -134,7 +134,7 @@ class HostAllReduce(BulkOperation):
         if kind == _PIECES:
             chunk.missing -= 1
             self._reduce_what_is_there(messages)
-        elif kind == _RESULTS and self._wire and not self.ticket.is_given_up:
+        elif kind == _RESULTS and self._wire and not self.ticket.is_abandoned:
             self._decoded(chunk.results[host], self._of(host, chunk, self._result))
         self._has_done(messages, chunk)
         self._go_on(messages)
@@ -150,7 +150,7 @@ class HostAllReduce(BulkOperation):
         """Reduce this host's piece, now that all its parts have arrived, and start sending the result."""
         mine = self._of(self._host, chunk, self._partial)
         if mine.size:
-            message = mine if self.ticket.is_given_up else self._combined(messages, chunk, mine)
+            message = mine if self.ticket.is_abandoned else self._combined(messages, chunk, mine)
             for destination in self._others():
                 self._send(messages, chunk, destination, _RESULTS, message)
 

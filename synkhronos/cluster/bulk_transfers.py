@@ -21,7 +21,7 @@ from .operation import STREAMS, Done, Ticket
 
 CARRIED_BYTES = 1 << 16  # minimum size of fetches that MPI carries; the answer to a smaller fetch contains the data
 MAX_COUNT_DIFFERENCE = 2  # maximum difference between the hosts' counts of reductions at an abort
-KEPT_NUMBERS = 64  # numbers of the last aborts, of which the last two matter: later commands wait for the reductions
+KEPT_NUMBERS = 64  # enough for the last two aborts; no later command begins before their reductions are over
 
 FAREWELL_TIMEOUT_S = 6.0  # time limit for all hosts to close their MPI threads
 
@@ -46,11 +46,11 @@ class BulkTransfers:
         return self._fetches * hosts + self.courier.host
 
     def all_reduce(
-        self, reduction: int, parts: Sequence[Tuple[int, HostReduction]], done: Done, is_given_up: bool = False
+        self, reduction: int, parts: Sequence[Tuple[int, HostReduction]], done: Done, is_abandoned: bool = False
     ) -> List[Ticket]:
         """Begin a reduction in parts, each with an index that is equal on all hosts; call ``done`` after each part."""
         first = self._half + reduction % (self._half // MAX_PARTS) * MAX_PARTS
-        return [self.courier.all_reduce(first + i, part, done, is_given_up) for i, part in parts]
+        return [self.courier.all_reduce(first + i, part, done, is_abandoned) for i, part in parts]
 
     def after_abort(self) -> int:
         """Return a number that no host has yet used for a reduction; called on the first host."""

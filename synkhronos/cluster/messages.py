@@ -51,7 +51,7 @@ class FetchMemory(NamedTuple):
     stops: Any
 
 
-#: The reply, unless MPI carries the bytes; and a reduction that its sender has begun, but given up.
+#: The reply, unless MPI carries the bytes; and a reduction that its sender has begun, but abandoned.
 Memory = NamedTuple("Memory", [("to", int), ("number", int), ("content", bytes)])
 FinishReduction = NamedTuple("FinishReduction", [("to", int), ("number", int), ("parts", Sequence[HostReduction])])
 

@@ -86,10 +86,10 @@ class MpiThread:
         return self._begin(Receiving(number, Ticket(done), host, buffers, self._chunk_bytes))
 
     def all_reduce(
-        self, number: int, reduction: HostReduction, done: Optional[Done] = None, is_given_up: bool = False
+        self, number: int, reduction: HostReduction, done: Optional[Done] = None, is_abandoned: bool = False
     ) -> Ticket:
         """Reduce the hosts' partial values to bit-identical results; every participating host must call this."""
-        ticket = Ticket(done, is_given_up)
+        ticket = Ticket(done, is_abandoned)
         return self._begin(HostAllReduce(number, ticket, self.host, self.hosts, reduction, self._chunk_bytes))
 
     def close(self, seconds: float = 10.0) -> bool:

@@ -1,8 +1,8 @@
 """Operations of the MPI thread, as state machines, and `Ticket`, the caller's handle on an operation.
 
 Matching operations on all hosts have the same *number*. An operation has two *streams* of messages between any two
-hosts; the messages of a stream arrive in the order of sending. An operation that one host has given up is finished with
-empty messages on all hosts: no request is canceled, no message remains, and the result is dropped.
+hosts; the messages of a stream arrive in the order of sending. If one host abandons an operation, all hosts finish it
+with empty messages: no request is canceled, no message remains, and the result is dropped.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Done = Callable[["Ticket"], Any]
 
 STREAMS = 2  # message streams of an operation between two hosts
 WINDOW = 4  # maximum number of chunks or messages of an operation in progress
-EMPTY_WINDOW = 64  # the same if they contain no data, so that a given-up operation ends soon
+EMPTY_WINDOW = 64  # the same if they contain no data, so that an abandoned operation ends soon
 
 
 class Ticket:
     """The caller's handle on an operation: its completion, and the number of bytes `received`.
 
-    Any thread may set `is_given_up`. The operation then sends empty messages, and an empty message sets `is_given_up`
+    Any thread may set `is_abandoned`. The operation then sends empty messages, and an empty message sets `is_abandoned`
     on the receiving host. Until the operation is over, it may still write into its buffers. ``done`` is called once at
     the end, in the MPI thread, with this ticket; it must not block.
     """
 
-    def __init__(self, done: Optional[Done] = None, is_given_up: bool = False) -> None:
-        self.is_given_up = is_given_up
+    def __init__(self, done: Optional[Done] = None, is_abandoned: bool = False) -> None:
+        self.is_abandoned = is_abandoned
         self.received = 0
         self._done = done
         self._over = threading.Event()
@@ -55,7 +55,7 @@ class BulkOperation:
     """One operation on one host; the MPI thread runs its steps, which must not block.
 
     ``number`` is equal on all participating hosts; `pending` counts the pending requests. Which messages an operation
-    sends and receives must not depend on `Ticket.is_given_up`.
+    sends and receives must not depend on `Ticket.is_abandoned`.
     """
 
     def __init__(self, number: int, ticket: Ticket) -> None:
@@ -64,7 +64,7 @@ class BulkOperation:
 
     @property
     def window(self) -> int:
-        return EMPTY_WINDOW if self.ticket.is_given_up else WINDOW
+        return EMPTY_WINDOW if self.ticket.is_abandoned else WINDOW
 
     def begin(self, messages: TransferProgress) -> None:
         raise NotImplementedError

@@ -61,7 +61,7 @@ class TransferProgress:
                 nbytes = status.Get_count()
                 operation.ticket.received += nbytes
                 if not nbytes:
-                    operation.ticket.is_given_up = True
+                    operation.ticket.is_abandoned = True
             operation.landed(self, landing.what)
             self._finish_if_complete(operation)
         return True
@@ -74,7 +74,7 @@ class TransferProgress:
     # -- services for operations: MPI owns a buffer until `landed` is called with ``what`` ----------------------------
 
     def send(self, operation: BulkOperation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:
-        if operation.ticket.is_given_up:
+        if operation.ticket.is_abandoned:
             buffer = buffer[:0]
         self._post(Landing(operation, what, False), "Isend", buffer, host, self._tag(operation, stream))
 

@@ -3,9 +3,9 @@
 A rank writes a request into its slot (`sync.fetching`). The process that serves the rank's host fetches the memory from
 the host that has it, and signals the rank on completion. The MPI thread, if any, moves large data between hosts.
 
-When a command is aborted, its operations in the MPI thread are given up: all hosts finish them with empty messages, and
-no rank is told of the result. Until then they may write into memory. So no fetch or reduction begins before their end
-and, on hosts other than the first, no command. Reductions of earlier commands continue.
+When a command is aborted, its operations in the MPI thread are abandoned: all hosts finish them with empty messages and
+drop the results. Until then, the operations may write into memory. No fetch or reduction begins before their end, and
+no command on hosts other than the first. Reductions of earlier commands continue.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Requests:
         """Whether the MPI thread may still write into an aborted command's memory; ``block.bridge`` signals the end."""
         if self.bulk is None or self.bulk.courier.error is not None:
             return False
-        return any([ticket.is_given_up and not ticket.is_over() for _, ticket in self._operations])
+        return any([ticket.is_abandoned and not ticket.is_over() for _, ticket in self._operations])
 
     def _after_drain(self, begin: Callable[[], None]) -> None:
         """Call ``begin`` once the MPI thread has finished with aborted commands."""
@@ -190,7 +190,7 @@ class Requests:
         else:
             buffers = [as_bytes(part) for part in parts]
             ticket = self.bulk.courier.send(self._places[asker], carried, buffers, self._on_over)
-            ticket.is_given_up = epoch < self._first_valid
+            ticket.is_abandoned = epoch < self._first_valid
             self._note(epoch, ticket)
 
     def on_memory(self, to: int, number: int, content: bytes) -> None:
@@ -213,14 +213,14 @@ class Requests:
 
     def _on_carried(self, number: int, ticket: Ticket) -> None:
         with self._lock:
-            if not ticket.is_given_up:
+            if not ticket.is_abandoned:
                 self._end_fetch(number)
         self._on_over(ticket)
 
     def _on_over(self, ticket: Ticket) -> None:
-        """Report the end of a given-up operation, whose result is dropped; called in the MPI thread."""
+        """Report the end of an abandoned operation, whose result is dropped; called in the MPI thread."""
         with self._lock:
-            if ticket.is_given_up and not self._ended:
+            if ticket.is_abandoned and not self._ended:
                 self.block.bridge.release()
 
     def _end_fetch(self, number: int, reason: str = "") -> None:
@@ -293,7 +293,7 @@ class Requests:
     def _mine(
         self, parts: Sequence[HostReduction], array: Callable[[Any], NDArray[Any]]
     ) -> List[Tuple[int, HostReduction]]:
-        """Return the parts of a reduction in which this host participates, with their indices and arrays."""
+        """Return this host's parts of a reduction, with their indices and arrays."""
         own, places = self.hosts.own, self._places
         return [
             (
@@ -316,12 +316,12 @@ class Requests:
         self._on_over(ticket)
 
     def on_finish(self, to: int, number: int, parts: Sequence[HostReduction]) -> None:
-        """Take part in a reduction that another host has given up, unless this host had begun it."""
+        """Take part in a reduction that another host has abandoned, unless this host had begun it."""
         bulk = self.bulk
         if bulk is not None and number in bulk.skipped:
             bulk.skipped.remove(number)
             mine = self._mine(parts, lambda handle: np.empty(handle.shape, handle.dtype))
-            self._note(-1, *bulk.all_reduce(number, mine, self._on_over, is_given_up=True))
+            self._note(-1, *bulk.all_reduce(number, mine, self._on_over, is_abandoned=True))
 
     def _begin_finish(self, waits: _Waits, epoch: int, number: int) -> None:
         """Signal a rank when a reduction that began earlier is over."""
@@ -335,7 +335,7 @@ class Requests:
 
     def _end_reduction(self, reduced: _Reduced) -> None:
         """Signal the waiting ranks if a reduction is over, and drop it when all ranks have been signaled."""
-        if not all([ticket.is_over() and not ticket.is_given_up for ticket in reduced.tickets]):
+        if not all([ticket.is_over() and not ticket.is_abandoned for ticket in reduced.tickets]):
             return
         for waits in reduced.waiting:
             if not reduced.signalled:  # count the bytes for one rank only
@@ -363,7 +363,7 @@ class Requests:
         self._rooms, self._postponed = {}, []
         for epoch, ticket in self._operations:
             if epoch >= first:
-                ticket.is_given_up = True
+                ticket.is_abandoned = True
         self._reductions, under_way = {}, self._reductions
         for epoch, reduced in under_way.items():
             if epoch < first:
@@ -398,7 +398,7 @@ class _Reduced:
         self.epoch, self.number = epoch, -1
         self.parts: Sequence[HostReduction] = ()
         self.waiting: List[_Waits] = []
-        self.tickets: List[Ticket] = []  # of the parts in which this host participates
+        self.tickets: List[Ticket] = []  # of this host's parts
         self.signalled: Set[int] = set()  # ranks that have been signaled
 
 

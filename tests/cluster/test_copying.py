@@ -58,9 +58,9 @@ class Courier:
 
     receive = send
 
-    def all_reduce(self, number, reduction, done, is_given_up):
+    def all_reduce(self, number, reduction, done, is_abandoned):
         self.reduced.append(reduction)
-        self.tickets.append(Ticket(done, is_given_up))
+        self.tickets.append(Ticket(done, is_abandoned))
         return self.tickets[-1]
 
 
@@ -124,12 +124,12 @@ def test_ranks_get_no_command_while_an_earlier_one_may_still_write(make):
     process.look(False)
     process.requests.look()
     (ticket,) = carrier.courier.tickets
-    assert not ticket.is_given_up
+    assert not ticket.is_abandoned
     process.receive(CommandAborted(1, 0, 0))
     process.receive(CommandAborted(2, 0, 0))
     process.look(True)
     words, lead = process.block.words, process.block.lead
-    assert (words[ABORTED], words[LET_GO]) == (2, 0) and not rings(process) and ticket.is_given_up
+    assert (words[ABORTED], words[LET_GO]) == (2, 0) and not rings(process) and ticket.is_abandoned
     lead.drain()  # the abort woke the leader
     ticket.finish()
     assert rings(process) and not process.block.fetch_done[1]
@@ -212,12 +212,12 @@ def test_hosts_take_part_in_reductions_that_only_others_have_begun(make):
     first.block.words[ABORTED] = 1
     first.look(False)
     aborted, finish = first.requests.lines[1].sent
-    assert aborted == CommandAborted(1, 0, first.requests.bulk.reductions) and ticket.is_given_up
+    assert aborted == CommandAborted(1, 0, first.requests.bulk.reductions) and ticket.is_abandoned
     assert finish == FinishReduction(1, 0, parts_of(1, 1)) and first.requests.is_draining
     for message in (aborted, finish, finish):  # the last is from a third host
         second.receive(message)
     (joined,) = second.requests.bulk.courier.tickets
-    assert joined.is_given_up and second.requests.bulk.courier.reduced[0].result.nbytes == 400
+    assert joined.is_abandoned and second.requests.bulk.courier.reduced[0].result.nbytes == 400
     assert second.requests.bulk.reductions == first.requests.bulk.reductions > 2
     joined.finish()
     ticket.finish()
@@ -240,7 +240,7 @@ def test_ranks_do_not_hear_of_what_another_host_has_given_up(make):
     ask(process, 0, 1, "reduce", parts_of(1, 1), False)
     process.requests.look()
     (ticket,) = process.requests.bulk.courier.tickets
-    ticket.is_given_up = True
+    ticket.is_abandoned = True
     ticket.finish()
     assert process.block.fetch_done[0] == 0
     process.block.words[ABORTED] = 1
@@ -257,7 +257,7 @@ def test_data_of_aborted_commands_is_not_sent(make):
     process.receive(CommandAborted(2, 0, 0))
     process.receive(FetchMemory(1, 0, 2, 2 * BARRIERS_PER_COMMAND + 1, 7, *ranges))
     process.receive(FetchMemory(1, 0, 3, 3 * BARRIERS_PER_COMMAND, 9, *ranges))
-    assert [ticket.is_given_up for ticket in process.requests.bulk.courier.tickets] == [True, True, False]
+    assert [ticket.is_abandoned for ticket in process.requests.bulk.courier.tickets] == [True, True, False]
 
 
 def test_a_lost_host_is_not_hidden_by_what_follows_from_it(make):

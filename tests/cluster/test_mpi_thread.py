@@ -381,10 +381,10 @@ def test_one_host_gives_up_in_the_middle(start, eager, wire):
             for courier, partial, result in zip(couriers, partials, results)
         ]
         until(lambda before=before: world.sent > before[0] + 20)
-        tickets[number % 3].is_given_up = True
+        tickets[number % 3].is_abandoned = True
         world.held = set()
         await_all(tickets)
-        assert all(ticket.is_given_up for ticket in tickets) and set(over) == set(tickets)
+        assert all(ticket.is_abandoned for ticket in tickets) and set(over) == set(tickets)
         assert sum(world.nbytes.values()) - before[1] < partials[0].nbytes
         for result in results:
             result[:] = -1
@@ -406,26 +406,26 @@ def test_a_host_takes_part_in_what_others_have_given_up(start, wire):
     tickets = begin(couriers[:2], 0, partials, results, wire=wire, leaves_errors=wire is not None)
     assert not any([ticket.wait(0.1) for ticket in tickets])
     for ticket in tickets:
-        ticket.is_given_up = True
+        ticket.is_abandoned = True
     untouched = np.full(size, 7, "float32")
     before = partials[2].copy()
     reduction = HostReduction(partials[2], untouched, ReduceOp("sum"), wire=wire, leaves_errors=wire is not None)
-    await_all([*tickets, couriers[2].all_reduce(0, reduction, is_given_up=True)])
+    await_all([*tickets, couriers[2].all_reduce(0, reduction, is_abandoned=True)])
     assert partials[2].tobytes() == before.tobytes() and set(untouched) == {7}
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_transfer_is_given_up(start, side):
+def test_a_transfer_is_abandoned(start, side):
     """A receiver alone cannot stop a transfer; a sender stops it, and the receiver notices that data is missing."""
     world, couriers = start(2, eager=0)
     sent, there = np.ones(100_000, np.uint8), np.zeros(100_000, np.uint8)
     world.held = {(0, 1)}
     tickets = [couriers[0].send(1, 0, [sent]), couriers[1].receive(0, 0, np.split(there, [50, 7000]))]
     until(lambda: world.sent == WINDOW)
-    tickets[side].is_given_up = True
+    tickets[side].is_abandoned = True
     world.held = set()
     await_all(tickets)
-    assert tickets[1].is_given_up
+    assert tickets[1].is_abandoned
     assert tickets[1].received == world.nbytes[0, 1] == (WINDOW * CHUNK_BYTES, len(sent))[side]
 
 
@@ -436,7 +436,7 @@ def test_hosts_close_together(start):
     tickets = [couriers[0].send(1, number, [np.ones(9000)]) for number in range(30)]
     tickets += [couriers[1].receive(0, number, [np.zeros(9000)]) for number in range(30)]
     for ticket in tickets[:15]:
-        ticket.is_given_up = True
+        ticket.is_abandoned = True
     assert not any([courier.close(0.1) for courier in couriers])
     world.held = set()
     close_together(couriers)
@@ -454,10 +454,10 @@ def test_tags_come_again(start):
             couriers[1].receive(0, number, [target]),
         ]
         if number % 10 in (3, 4):
-            tickets[0].is_given_up = True
+            tickets[0].is_abandoned = True
         await_all(tickets)
-        assert tickets[1].is_given_up or set(target) == {number}
-        assert number % 10 in (3, 4) or not tickets[1].is_given_up
+        assert tickets[1].is_abandoned or set(target) == {number}
+        assert number % 10 in (3, 4) or not tickets[1].is_abandoned
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -47,15 +47,15 @@ def main():
         reduction = HostReduction(values(host, number, size), result, ReduceOp("sum"))
         if host == late:
             time.sleep(0.02)
-        ticket = courier.all_reduce(number, reduction, is_given_up=host == late)
+        ticket = courier.all_reduce(number, reduction, is_abandoned=host == late)
         time.sleep(0.001 * turn)
         if turn % 2 or host == turn % hosts:  # the other hosts hear of it from this one
-            ticket.is_given_up = True
+            ticket.is_abandoned = True
         check(ticket.wait(60), "a reduction that was given up is not over")
-        if not ticket.is_given_up:
+        if not ticket.is_abandoned:
             parts = [values(each, number, size) for each in range(hosts)]
             check(np.array_equal(result, np.sum(parts, 0)), "a reduction that was not given up is wrong")
-        given_up += ticket.is_given_up
+        given_up += ticket.is_abandoned
         result[:] = -1  # as if the memory had been reused
         others = []
         for op, wire in (("sum", None), ("max", None), ("sum", "bfloat16")):
