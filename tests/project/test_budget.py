@@ -23,7 +23,7 @@ BUDGET = {
     "sync/": 1091,
     "runtime/": 1889,
     "transports/": 1693,
-    "cluster/": 2315,
+    "cluster/": 2179,
     "processes/": 882,
     "program/": 1047,
     "engines/ sharding/ ops/": 8520,
