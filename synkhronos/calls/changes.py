@@ -96,7 +96,7 @@ class SendValues(Command):
             if begins is not None:
                 value = jumped_from(begins, entry.engine, entry.reference(), value, context.rank, context.size)
             others.append((entry, value, Origin.COMMON if begins is None else Origin.OWN))
-        keys, arrays = context.bind(self.numbers, is_root, same=True)
+        keys, arrays = context.bind(self.numbers, is_root and not context.transport.common.is_open)
         results = context.transport.broadcast(keys, arrays, context.root)
         if is_root:
             keep_borrowed(entries, results)

@@ -87,7 +87,8 @@ class CallFunction(Command):
         else:
             results = outputs if context.rank == context.root else _in_bytes(plan, outputs)
         if plan.replicated_updates is not None:
-            change.lay(context.transport)
+            if plan.alike:
+                change.lay(context.transport)
             context.transaction.commit(change, label=f"the end of function {plan.name}")
             if plan.writes:
                 context.transaction.commit(result=results)

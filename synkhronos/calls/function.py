@@ -42,7 +42,7 @@ from .first_calls import FirstCalls
 from .on_step import OnStep, StepProgress
 from .placement_table import PlacementTable, table_of
 from .plan import CallMemory, FunctionVariables, Plans
-from .plan_builder import PlanBuilder
+from .plan_builder import PlanBuilder, why_undivided
 from .rank_steps import StepSequence
 from .state_rows import refuse_rows, rows_of_states, rows_on_ranks, states_of
 from .steps import Results, RunSteps, run_in_chunks
@@ -145,6 +145,8 @@ class Function:
         An input is ``Shard(axis)`` if every rank has its own rows, or ``Replicate`` if all ranks have the same value.
         An output is ``Shard`` (the rank's rows), ``Partial(op)`` (a part of the value), ``Replicate`` (the value) or
         ``Size`` (a number of rows); if it is ``Unknown``, the responsible operation is named. See `docs/exact.rst`.
+        An update is ``divided by elements`` if each rank computes only its part of the new value; otherwise, the reason
+        is given. See `Options`.
 
         Returns
         -------
@@ -176,7 +178,7 @@ class Function:
         outputs
           output                         Shard(0)       gather
         updates
-          w                              Replicate
+          w                              Replicate      whole: smaller than 65,536 bytes
         collectives
           0: sum of 1, 16 bytes, then the updates of w
                g (float64 vector)
@@ -187,7 +189,8 @@ class Function:
         nbytes: Any = {} if session is None else session.context.kept(CallMemory).bytes_inside
         names = [given.name or label for given, label in zip(self._arguments.inputs, self._arguments.labels)]
         outputs = self.engine.outputs(self._compiled)
-        return table_of(self, self._variants, names, zip(outputs, self._output_ops), lambda i: nbytes.get((number, i)))
+        ops, undivided = zip(outputs, self._output_ops), "" if session is None else why_undivided(self.program, session)
+        return table_of(self, self._variants, names, ops, lambda i: nbytes.get((number, i)), undivided)
 
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function on the master only, as plain Theano would; it updates only the master's variables.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..engines.base import Inside
@@ -17,10 +18,14 @@ class Row(NamedTuple):
     label: str
     placement: Placement
     op: Optional[str] = None  # the op of an output
+    whole: Optional[str] = None  # why each rank computes a new value whole; "" if it computes its part; None if unknown
 
     def __str__(self) -> str:
         why = f": {self.placement.why}" if isinstance(self.placement, Unknown) else ""
-        return f"  {self.label:<30} {str(self.placement) + why:<14}{'' if self.op is None else ' ' + self.op}".rstrip()
+        note = self.op
+        if self.whole is not None:
+            note = f"whole: {self.whole}" if self.whole else "divided by elements"
+        return f"  {self.label:<30} {str(self.placement) + why:<14} {note or ''}".rstrip()
 
 
 class PlacementTable(NamedTuple):
@@ -64,19 +69,24 @@ def table_of(
     names: Sequence[str],
     outputs: Iterable[Tuple[Any, ReduceOp]],
     nbytes: Callable[[int], Optional[int]],
+    why_undivided: str,
 ) -> PlacementTable:
-    """Return a function's table; ``nbytes(i)`` returns the bytes that collective i reduced in the last call."""
+    """Return a function's table; ``nbytes(i)`` returns the bytes that collective i reduced in the last call.
+
+    ``why_undivided`` is the reason if no new value is divided in this session.
+    """
     engine = function.engine
     found = engine.sharding(variants.snapshot, variants.placements)
     if found is None:
         raise ArgumentTypeError("sharding", "an engine that propagates placements", repr(engine.name))
     updated = engine.updated_in(variants.snapshot)
     labels = [engine.label(shared, f"updates[{i}]") for i, shared in enumerate(updated)]
+    whole = [reason or why_undivided for reason in engine.why_whole(function.on_ranks)]
     return PlacementTable(
         function.name or "without a name",
         [Row(name, placement) for name, placement in zip(names, found.inputs)],
         [Row(output.label, placement, str(op)) for (output, op), placement in zip(outputs, found.outputs)],
-        [Row(label, placement) for label, placement in zip(labels, found.updates)],
+        [Row(label, placement, None, why) for label, placement, why in zip_longest(labels, found.updates, whole)],
         found.collectives,
         [nbytes(i) for i in range(len(found.collectives))],
         variants.written,

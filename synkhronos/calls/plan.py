@@ -97,8 +97,9 @@ class CallPlan(NamedTuple):
     sliceable: Sequence[Tuple[int, int]] = ()  # numbers and axes of variables whose selected rows are additional inputs
     updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()  # variables whose new values are outputs; ops for slices
     replicated_updates: Optional[Sequence[bool]] = None  # by update: whether ranks without rows apply it
-    alike: Sequence[bool] = ()  # by update, in exact functions: whether all ranks compute the same new value
-    divided: Sequence[bool] = ()  # by update: whether the graph returns this rank's part of the elements
+    alike: Sequence[bool] = ()  # by update: whether it is large, and all ranks compute the same new value; () if none
+    divided: Sequence[bool] = ()  # by update: whether the graph returns a vector, see `graph.dividing`; () if none
+    divides: bool = False  # whether these vectors are the rank's parts of the elements, and not whole values
     after_collective: Optional[AfterCollective] = None  # set for a sliced call to an exact function
     writes: Sequence[int] = ()  # if dead ranks are replaced: numbers of the variables that a call updates
     rows: Optional[int] = None  # the number of rows, if the graph requires one, as a number in the program

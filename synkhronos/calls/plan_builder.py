@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engines.base import CollectiveDependence, SplitPoint
 from ..errors import ArgumentError, ArgumentValueError
+from ..program.program import Program
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import Replicator, replicator_of
 from ..runtime.session import Session
@@ -227,6 +228,7 @@ class PlanBuilder:
             and not divides
             and all(op.name is None or type_ is not None and type_.ndim == 0 for op, type_ in zip(ops, types))
         )
+        divided = self._divided(function, division, replicator.session)
         return CallPlan(
             number,
             function.name or "without a name",
@@ -242,19 +244,34 @@ class PlanBuilder:
             sliceable,
             updates,
             None if collectives is None else collectives.replicated_updates,
-            () if collectives is None or collectives.cut is None else collectives.replicated_updates,
-            self._divided(function, division, replicator.session),
+            self._alike(updates, divided, replicator.session),
+            divided,
+            bool(divided) and not why_undivided(function.program, replicator.session),
             second_half,
             self._writes(replicator) if replicator.session.healing is not None else (),
             self.variants.written_rows,
         )
 
     def _divided(self, function: Any, division: Division, session: Session) -> Sequence[bool]:
-        """Return which new values each rank computes in parts; () if none."""
+        """Return which new values the graph returns as vectors; () if none."""
         if division.num_slices > 1 or not session.launcher.runs_python:
             return ()
         graph = function if division.shared_rows is None else self.variants.get(False)
-        return list(self.engine.divided(graph.on_ranks))
+        reasons = self.engine.why_whole(graph.on_ranks)
+        return [not reason for reason in reasons] if "" in reasons else ()
+
+    def _alike(self, updates: Sequence[Tuple[int, Any]], divided: Sequence[bool], session: Session) -> Sequence[bool]:
+        """Return which new values are large and equal on all ranks; () if none."""
+        collectives, entries = self.variants.collectives, session.context.entries([number for number, _ in updates])
+        if collectives is None or collectives.cut is None:
+            return ()
+        found = [
+            is_same and (is_divided or session.context.transport.common.takes(entry.key, entry.cell[0]))
+            for is_same, is_divided, entry in zip(
+                collectives.replicated_updates, divided or [False] * len(entries), entries
+            )
+        ]
+        return found if any(found) else ()
 
     def _writes(self, replicator: Replicator) -> List[int]:
         """Return the numbers of the variables that a call updates; `Deposits` protects their values on all ranks."""
@@ -345,6 +362,13 @@ class PlanBuilder:
         if not sliced and division.shared_rows is None:
             return replicator.number(function), [], updates
         return _number(replicator, self.variants.get(sliced)), self._sliceable(replicator), updates
+
+
+def why_undivided(program: Program, session: Session) -> str:
+    """Return why each rank computes all elements of new values in this session; "" if it computes its part."""
+    if not session.context.transport.common.is_open:
+        return "each rank has its own memory"
+    return "" if program.shard_updates is None or program.shard_updates else "shard_updates is False"
 
 
 def _number(replicator: Replicator, graph: CompiledGraph) -> int:

@@ -17,7 +17,6 @@ from ..runtime.failures import add_note
 from ..runtime.registry import Origin, SharedEntry, set_all
 from ..selection import moved
 from ..trace import point
-from ..transports import common
 from ..transports.common import part_of
 from .division import Division, check_written
 from .plan import CallPlan, RankPlan
@@ -28,12 +27,16 @@ class Change:
 
     _before: Sequence[Any] = ()
     _transport: Any = None
+    _laid: Sequence[Tuple[SharedEntry, Any, Any]] = ()  # entries, values in common memory, memory for own copies
 
     def __init__(
-        self, entries: Sequence[SharedEntry], news: List[Any], alike: Sequence[bool] = (), divided: Sequence[bool] = ()
+        self,
+        entries: Sequence[SharedEntry],
+        news: Sequence[Any],
+        alike: Sequence[bool] = (),
+        divided: Sequence[bool] = (),
     ) -> None:
         self._entries, self._news, self._alike, self._divided = entries, news, alike, divided
-        self._laid: List[Tuple[SharedEntry, Any, Any]] = []  # entries, values in common memory, memory for own copies
 
     def __call__(self) -> None:
         set_all(self._entries, self._news)
@@ -49,29 +52,22 @@ class Change:
         Of ``divided`` values, ranks have computed only these parts. Return whether there are any; the change must then
         be committed, because all ranks write to the new values.
         """
-        entries, news, takes = self._entries, self._news, transport.common.takes
-        divided, least = self._divided or [False] * len(self._alike), common.COMMON_FROM_BYTES
-        chosen = [
-            i
-            for i, (alike, new) in enumerate(zip(self._alike, news))
-            if divided[i]
-            or alike
-            and isinstance(new, np.ndarray)
-            and new.nbytes >= least
-            and takes(entries[i].key, new)
-        ]
+        entries, news, takes = self._entries, list(self._news), transport.common.takes
+        divided = self._divided or [False] * len(news)
+        chosen = [i for i, alike in enumerate(self._alike) if alike and (divided[i] or takes(entries[i].key, news[i]))]
         if not chosen:
             return False
         shapes = [(entries[i].cell[0] if divided[i] else news[i]).shape for i in chosen]
         kinds = [(shape, news[i].dtype) for i, shape in zip(chosen, shapes)]
+        laid = []
         for i, spare in zip(chosen, transport.common_spares([entries[i].key for i in chosen], kinds)):
             begin, end = part_of(spare.size, transport.rank, transport.size)
             part = news[i] if divided[i] else news[i].reshape(-1)[begin:end]
             copy_into(spare.reshape(-1)[begin:end], part)
             own = None if takes(entries[i].key, spare) else np.empty_like(spare)
-            self._laid.append((entries[i], spare, own))
+            laid.append((entries[i], spare, own))
             news[i] = spare if own is None else own
-        self._transport = transport
+        self._news, self._laid, self._transport = news, laid, transport
         return True
 
     def remember(self) -> None:
@@ -94,7 +90,7 @@ def change_of(prepared: RankPlan, chosen: Sequence[int], news: Sequence[Any], di
         alike, divided = [[flags[i] for i in chosen] if flags else [] for flags in (alike, divided)]
     if prepared.plan.on_device:
         news = [entry.engine.to_device(entry.reference(), value) for entry, value in zip(entries, news)]
-    return Change(entries, list(news), alike, divided)
+    return Change(entries, news, alike, divided)
 
 
 class RankResult(NamedTuple):
@@ -137,13 +133,12 @@ class RankCall(NamedTuple):
             counts = division.takes_part(context.rank)
             chosen = prepared.applied(counts)
         outputs, news = results[:n_outputs] if counts else [None] * n_outputs, results[n_outputs:]
-        divided = plan.divided if collectives.divides else ()
-        if plan.divided and not divided:
+        if plan.divided and not plan.divides:
             news = [
                 new.reshape(entry.cell[0].shape) if is_vector else new
                 for new, entry, is_vector in zip(news, prepared.entries, plan.divided)
             ]
-        return RankResult(outputs, change_of(prepared, chosen, news, divided), division)
+        return RankResult(outputs, change_of(prepared, chosen, news, plan.divided if plan.divides else ()), division)
 
     def _slice(self, i: int, collectives: Optional[CollectivesOfCall] = None) -> List[Any]:
         """Call the function on this rank's i-th slice; return the outputs, then the new values in the graph."""
@@ -300,16 +295,11 @@ class CollectivesOfCall(RowsOfCall):
         call.weights = prepared.plan.division.weights
         return call
 
-    @property
-    def divides(self) -> bool:
-        """Whether each rank computes its part of the elements of large updates."""
-        return bool(self.plan.divided) and self.context.transport.common.is_open
-
     def part(self, size: int) -> Tuple[int, int]:
-        return part_of(size, self.context.rank, self.context.size) if self.divides else (0, size)
+        return part_of(size, self.context.rank, self.context.size) if self.plan.divides else (0, size)
 
     def reduce_parts(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
-        if not self.divides:
+        if not self.plan.divides:
             return super().reduce_parts(number, op, arrays)
         return self.all_reduce(number, op, arrays, self.context.transport.reduce_parts)
 

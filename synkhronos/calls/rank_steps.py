@@ -126,7 +126,7 @@ class RankSteps:
         plan = self.plans[division]
         if made is not plan.division:
             plan = self.note_division(division, made)
-        if change.lay(self.context.transport):
+        if plan.alike and change.lay(self.context.transport):
             self.context.transaction.commit(change, label=self._end_of_step)
         elif plan.replicated_updates is not None:
             change.remember()

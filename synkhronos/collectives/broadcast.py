@@ -29,7 +29,8 @@ class Broadcast(CollectiveCommand):
 
     def run(self, context: RankContext) -> None:
         if self.handles is None:
-            keys, arrays = context.bind(self.numbers, context.rank == context.root, same=True)
+            is_read = context.rank == context.root and not context.transport.common.is_open
+            keys, arrays = context.bind(self.numbers, is_read)
             results = context.transport.broadcast(keys, arrays, context.root, self.on_host)
         else:
             results = self._given(context, [context.pools.attach(handle) for handle in self.handles])
@@ -37,13 +38,14 @@ class Broadcast(CollectiveCommand):
 
     def _given(self, context: RankContext, values: List[Any]) -> Pending:
         """Return the values in memory of all ranks or, if they are small, copied into this rank's memory."""
-        transport, keys = context.transport, [entry.key for entry in context.entries(self.numbers)]
-        common = [i for i, value in enumerate(values) if transport.common.takes(keys[i], value)]
+        transport, entries = context.transport, context.entries(self.numbers)
+        common = [i for i, value in enumerate(values) if transport.common.takes(entries[i].key, value)]
+        if not common:
+            return taken(context, self.numbers, values, [None] * len(values))
         own = [i for i in range(len(values)) if i not in common]
         copies = taken(context, [self.numbers[i] for i in own], [values[i] for i in own], [None] * len(own))
         results = dict(zip(own, copies))
-        if common:
-            results.update(zip(common, transport.share([keys[i] for i in common], [values[i] for i in common])))
+        results.update(zip(common, transport.share([entries[i].key for i in common], [values[i] for i in common])))
         return [results[i] for i in range(len(values))]
 
 

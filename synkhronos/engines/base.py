@@ -299,8 +299,8 @@ class Engine(ABC):
         """
         return None
 
-    def divided(self, compiled: Any) -> Sequence[bool]:
-        """Return which new values a `variant` computes in parts (see `graph.dividing`); () if none."""
+    def why_whole(self, compiled: Any) -> Sequence[str]:
+        """Return why a `variant` computes each new value whole; "" for one in parts. () if the engine divides none."""
         return ()
 
     def on_ranks(self, compiled: Any) -> Any:

@@ -152,11 +152,12 @@ def fork(
         raise ArgumentTypeError("options", "synk.Options(...)", _with_type(options))
     settings: Dict[str, Any] = (options or Options())._asdict()
     threads = settings["threads"]
-    flags = {"use_gpu": False if use_gpu is None else use_gpu, **settings, "exact": exact, "check": check}
+    flags = {"use_gpu": use_gpu, **settings, "exact": exact, "check": check}
     del flags["threads"]
     for argument, value in flags.items():
-        if not isinstance(value, (bool, np.bool_)):
-            expected = "True, False or None" if argument == "use_gpu" else "True or False"
+        has_default = argument in ("use_gpu", "shard_updates")
+        if not (isinstance(value, (bool, np.bool_)) or has_default and value is None):
+            expected = "True, False or None" if has_default else "True or False"
             raise ArgumentTypeError(argument, expected, _with_type(value))
     n_ranks = None if n_ranks is None else integer("n_ranks", n_ranks, 1)
     rows = None if rows is None else integer("rows", rows, 1)
@@ -180,6 +181,9 @@ def fork(
         names = None if by_host is None else [name for of_host in by_host for name in of_host]
         counts = [len(of_host) for of_host in by_host] if by_host else _ranks_by_host(there, n_ranks)
     size, hosts = sum(counts), _hosts(there, counts)
+    if settings["shard_updates"] and (there or deaths or devices is not None or names):
+        expected = "None or False, because ranks with devices, heal or several hosts have no common memory"
+        raise ArgumentValueError("shard_updates", expected, "True")
     n_near = counts[0]
     if not 0 <= root < n_near:
         raise ArgumentValueError("master_rank", f"an int from 0 to {n_near - 1} (local ranks: {n_near})", str(root))

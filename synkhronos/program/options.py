@@ -24,6 +24,10 @@ class Options(NamedTuple):
         Whether to keep a spare process with loaded modules if dead ranks are replaced, so that a replacement is quick.
     profile_workers : bool
         Whether every rank writes a cProfile file, ``synkhronos_rank_<r>.prof``, to the working directory at `close`.
+    shard_updates : bool, optional
+        Whether each rank computes only its part of the elements of large updates in exact functions. The default is
+        True in sessions on one host without devices and ``heal``, else False. An explicit True raises an error in other
+        sessions. `Function.sharding` shows which updates are divided; see *Common memory* in :doc:`design`.
 
     Examples
     --------
@@ -37,6 +41,7 @@ class Options(NamedTuple):
     keep_heap: bool = True
     standby: bool = True
     profile_workers: bool = False
+    shard_updates: Optional[bool] = None
 
 
 #: Positional arguments of `fork` in the 2017 version; the last two have no effect.

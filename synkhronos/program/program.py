@@ -71,6 +71,7 @@ class SessionOptions(NamedTuple):
     check: bool = False
     heal: int = 0
     standby: bool = True
+    shard_updates: Optional[bool] = None
     recorded: bool = False  # whether the ranks record activity for the profile of the session
 
 
@@ -92,8 +93,9 @@ class Program:
         self.session: Optional[Session] = None
         self.groups: Any = None  # the open `Groups`
         self.inside_rank = False
-        self.exact = False  # `exact`, `rows` and `check` are settings of the last `fork`
+        self.exact = False  # `exact`, `rows`, `check` and `shard_updates` are settings of the last `fork`
         self.rows: Optional[int] = None
+        self.shard_updates: Optional[bool] = None
         self.check = False
         self.checked: List[CheckedCall] = []
         self.profiled: Optional[SessionProfile] = None  # of the open session, or of the last profiled session
@@ -235,7 +237,7 @@ class Program:
                 undo.pop_all()
             self.profiled = profiled or self.profiled
             self.session, self.exact, self.rows = session, bool(options.get("exact")), options.get("rows")
-            self.check = bool(options.get("check")) or check == "1"
+            self.check, self.shard_updates = bool(options.get("check")) or check == "1", options.get("shard_updates")
             return session
 
     def admit(self, groups: Any) -> None:

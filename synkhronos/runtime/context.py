@@ -184,26 +184,18 @@ class RankContext:
     def entries(self, numbers: Iterable[int]) -> List[SharedEntry]:
         return list(map(self.registry.shareds.__getitem__, numbers))
 
-    def bind(self, numbers: Sequence[int], is_read: bool = True, same: bool = False) -> Tuple[List[Key], List[Any]]:
+    def bind(self, numbers: Sequence[int], is_read: bool = True) -> Tuple[List[Key], List[Any]]:
         """Return the transport's keys for variables, and this rank's values in the transport's memory.
 
         The storage then refers to that memory, so later in-place updates need no copy. Borrowed values are not moved.
-        Unless ``is_read`` by other ranks, values stay where they are. If ``same``, all ranks will receive the values,
-        and the transport puts those in place that become common.
+        Unless ``is_read`` by other ranks, values stay where they are.
         """
         keys, values = [], []
         for number in numbers:
             entry = self.registry.shareds[number]
             keys.append(entry.key)
             values.append(entry.cell[0])
-        bound, common = values, self.transport.common
-        if same and is_read:
-            bound = [
-                value if common.takes(key, value) else self.transport.bind([key], [value])[0]
-                for key, value in zip(keys, values)
-            ]
-        elif is_read:
-            bound = self.transport.bind(keys, values)
+        bound = self.transport.bind(keys, values) if is_read else values
         for number, value, array in zip(numbers, values, bound):
             if array is not value:
                 self.registry.shareds[number].set(array, Origin.MOVED)

@@ -416,7 +416,10 @@ class SharedMemoryTransport(Transport):
             self.barrier.wait()  # as in every collective, so that earlier steps need no undo
             return list(arrays)
         kinds = [(array.shape, array.dtype) for array in arrays]
-        buffers = self._buffers(key, kinds, label, op)
+        buffers = self._values.get(key)
+        if buffers is None or buffers.kinds != kinds:
+            is_small = strategy(kinds, Reduction(op), None, False).algorithm is Algorithm.OWN
+            buffers = self._new_buffers(key, kinds, label, is_small)
         staged = buffers.stage(arrays)
         result = None if buffers.is_small else buffers.result()
         if self._over_hosts is not None and result is not None:
@@ -449,19 +452,18 @@ class SharedMemoryTransport(Transport):
         self.barrier.wait()
         return lent
 
-    def _buffers(self, key: Key, kinds: Any, label: Label, op: Optional[ReduceOp] = None) -> ValueBuffers:
-        """Return the memory of a collective inside a function; without ``op``, for `reduce_parts`."""
-        buffers = self._values.get(key)
-        if buffers is None or buffers.kinds != kinds:
-            self._replaced = buffers  # peers may read the old buffers until the next exchange
-            is_small = op is not None and strategy(kinds, Reduction(op), None, False).algorithm is Algorithm.OWN
-            buffers = self._values[key] = ValueBuffers(self.pool, kinds, label(), is_small)
+    def _new_buffers(self, key: Key, kinds: Any, label: Label, is_small: bool) -> ValueBuffers:
+        self._replaced = self._values.get(key)  # peers may read the old buffers until the next exchange
+        buffers = self._values[key] = ValueBuffers(self.pool, kinds, label(), is_small)
         return buffers
 
     def reduce_parts(
         self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label
     ) -> List[np.ndarray[Any, Any]]:
-        buffers = self._buffers(key, [(array.shape, array.dtype) for array in arrays], label)
+        kinds = [(array.shape, array.dtype) for array in arrays]
+        buffers = self._values.get(key)
+        if buffers is None or buffers.kinds != kinds:
+            buffers = self._new_buffers(key, kinds, label, False)
         layout = self._layout(buffers.stage(arrays), buffers.label, len(arrays))
         counting = participants(weights)
         plan = layout.plans.get(("reduce_parts", counting))

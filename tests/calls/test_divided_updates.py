@@ -11,6 +11,7 @@ from library import NAME, L, T
 
 import synkhronos as synk
 from synkhronos import engines
+from synkhronos.calls.rank_call import CollectivesOfCall
 
 pytestmark = getattr(pytest.mark, NAME)
 
@@ -84,6 +85,11 @@ def world(request, make_world):
     return make_world(*request.param, engine=NAME)
 
 
+def notes_of(function):
+    """Return the notes to updates in a function's table, by variable."""
+    return {row.label: str(row).partition("Replicate")[2].strip() for row in function.sharding().updates}
+
+
 RULES = [sgd, momentum, adam, clipped, averaged, by_columns, turned]
 ROWS = [np.random.RandomState(1).permutation(40)[:n] for n in (40, 17, 5, 2, 1)]  # also fewer rows than ranks
 
@@ -98,7 +104,8 @@ def test_training_equals_the_serial_program(world, rule):
     parallel, shareds = program(lambda *args, **kwargs: synk.function(*args, exact=True, **kwargs), rule)
     flags = dict(zip([shared.name for shared in shareds], [False] * len(shareds)))
     updated = engines.get(NAME).updated_in(parallel._variants.snapshot)
-    flags.update(zip([shared.name for shared in updated], engines.get(NAME).divided(parallel.on_ranks)))
+    reasons = engines.get(NAME).why_whole(parallel.on_ranks)
+    flags.update(zip([shared.name for shared in updated], [not reason for reason in reasons]))
     assert flags["W"] and not flags["b"]
     assert sum(flags.values()) == {momentum: 4, averaged: 4, adam: 6}.get(rule, 2)
     got = [parallel(x[rows], y[rows]) for rows in ROWS]
@@ -142,3 +149,47 @@ def test_values_of_another_shape_are_refused_as_in_the_serial_program(world, is_
         outcomes.append(isinstance(raised.value, (ValueError, synk.WorkerError)))
         np.testing.assert_array_equal(w.get_value(), np.ones((100, 120)))
     assert outcomes == [True, True]
+
+
+@pytest.mark.parametrize("shard_updates", [None, True, False])
+def test_the_switch(make_world, monkeypatch, shard_updates):
+    """A function from an earlier session computes all elements, or parts of them, as this session requires."""
+    right, computed = CollectivesOfCall.part, []
+
+    def part(call, size):
+        begin, end = right(call, size)
+        computed.append((end - begin) / size)
+        return begin, end
+
+    monkeypatch.setattr(CollectivesOfCall, "part", part)
+    rng = np.random.RandomState(4)
+    x, y = rng.randn(6, N_IN), rng.randn(6, N_OUT)
+    serial, expected = program(L.function, momentum)
+    parallel, shareds = program(lambda *args, **kwargs: synk.function(*args, exact=True, **kwargs), momentum)
+    for how in (not shard_updates, shard_updates):
+        make_world("threads", 2, 0, engine=NAME, shard_updates=how)
+        computed.clear()
+        parallel(x, y)
+        parallel.steps(x, y, n_steps=2)
+        for _ in range(3):
+            serial(x, y)
+        of_large = "whole: shard_updates is False" if how is False else "divided by elements"
+        assert notes_of(parallel)["W"] == notes_of(parallel)["state of V"] == of_large
+        assert notes_of(parallel)["b"] == "whole: smaller than 65,536 bytes"
+        assert min(computed) == (1 if how is False else pytest.approx(0.5, abs=0.01))
+        synk.close()
+    for shared, one in zip(shareds, expected):
+        np.testing.assert_allclose(shared.get_value(), one.get_value(), rtol=1e-8, atol=1e-12)
+
+
+def test_the_table_gives_reasons(make_world):
+    x = T.dmatrix("x")
+    w, v, u, k = [
+        L.shared(np.ones((100, 100), dtype), name) for name, dtype in zip("wvuk", ["float64"] * 3 + ["int64"])
+    ]
+    updates = [(w, w - x.mean()), (v, T.dot(v, u)), (u, v * 2), (k, k + 1)]
+    f = synk.function([x], x.sum(), updates=updates, exact=True, mode=L.Mode("py", "fast_compile"))
+    elsewhere = "whole: not computed from its old value element by element"
+    assert notes_of(f) == {"w": "divided by elements", "v": elsewhere, "u": elsewhere, "k": "whole: dtype int64"}
+    make_world("threads", 1, 0, engine=NAME)
+    assert notes_of(f)["w"] == "whole: each rank has its own memory" and notes_of(f)["v"] == elsewhere

@@ -13,6 +13,7 @@ from graph_growth import Growth, with_more_draws
 from graph_tally import reason_of
 from graph_values import ERRORS, Expected, Recipe
 from graph_words import L, mode_of
+from protocol import divide_small_values
 from recipe_library import Peek, Quiet
 from worlds import LINKER, MESH_SIZES, opened, over_hosts
 
@@ -178,6 +179,7 @@ class GraphCheck:
     def _open(self):
         graph = self.graph
         PROGRAM.close()
+        divide_small_values(self.launcher, graph.n, graph.root)
         if self.launcher == "hosts" and graph.n > 1:
             self.session = over_hosts(COUNTS_OF[graph.n], min(graph.root, COUNTS_OF[graph.n][0] - 1))
         else:  # (a single rank is on one host)

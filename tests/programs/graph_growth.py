@@ -252,9 +252,12 @@ class Growth:
         else:
             target = Input(f"w{len(inputs)}", dtype, variable.ndim, None, "unit")
             inputs.append(target)
-            initial[target.name] = np.zeros(shape, dtype)
+            turned = shape[::-1] != shape and 1 not in shape and np.dtype(dtype).kind == "f" and self.chance(30)
+            initial[target.name] = np.zeros(shape[::-1] if turned else shape, dtype)
             new = name
-            if self.chance(40) and np.dtype(dtype).kind == "f":
+            if turned:  # both programs must refuse this, although the number of elements is right
+                new = f"{target.name} - {name}"
+            elif self.chance(40) and np.dtype(dtype).kind == "f":
                 new = f"T.cast({target.name} * 0.5 + {name}, {dtype!r})"
         if new != name:
             lines.append(Line(f"v{len(lines)}", new))

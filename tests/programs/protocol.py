@@ -24,6 +24,13 @@ COUNTS_OF = {2: (1, 1), 3: (1, 2), 4: (2, 2)}
 SIZES_OF = {"hosts": tuple(COUNTS_OF), "mesh": MESH_SIZES}
 
 
+def divide_small_values(launcher, n, root):
+    """Let small values lie in common memory, and functions built from now on divide all updates that they can."""
+    dividing.DIVIDED_FROM_BYTES = 1
+    if launcher == "threads":  # (processes have the constants of the keeper)
+        common.COMMON_FROM_BYTES, common.ALIGNMENT = OF_COMMON_MEMORY[(n + root) % len(OF_COMMON_MEMORY)]
+
+
 class Wrong(AssertionError):
     """A step behaves differently from the serial program: a value is wrong, or a refusal is missing."""
 
@@ -50,10 +57,8 @@ class Program:
         self._returned = deque(maxlen=8)  # results of the last steps
         PROGRAM.close()  # (synk.close() would raise an error if the program has not waited for a collective)
         library.started, library.saved, library.kept = [], [], {}
-        dividing.DIVIDED_FROM_BYTES = 1  # so that graphs built from now on divide all updates that they can
+        divide_small_values(launcher, n, root)
         library.start(initial)
-        if launcher == "threads":  # (processes have the constants of the keeper)
-            common.COMMON_FROM_BYTES, common.ALIGNMENT = OF_COMMON_MEMORY[(n + root) % len(OF_COMMON_MEMORY)]
         if launcher == "hosts":
             self.session = over_hosts(COUNTS_OF[n], root)
         else:

@@ -22,6 +22,9 @@ from graph_shrinking import shortest  # noqa: E402
 from graph_tally import Tally  # noqa: E402
 from graph_values import Expected  # noqa: E402
 
+from synkhronos import in_graph  # noqa: E402
+from synkhronos.engines.graph.operations import TakePartOp  # noqa: E402
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -132,6 +135,24 @@ def test_planted_bug_is_found_by_a_value_and_made_small(monkeypatch, bug):
     plant.pull_out()
     check(small.graph)
     assert any(line.startswith("print('serial'") for line in small.graph.text().splitlines())
+
+
+@pytest.mark.long
+def test_an_update_of_another_shape_must_raise_an_error(monkeypatch):
+    """Without the check of shapes, the elements of a matrix and of its transpose are combined one by one."""
+
+    def take_part(operation, node, inputs, outputs):
+        begin, end = in_graph.part(inputs[0].size)
+        outputs[0][0] = inputs[0].reshape(-1)[begin:end]
+
+    monkeypatch.setattr(TakePartOp, "perform", take_part)
+    product = [lambda g: "T.dot(x0.T, T.concatenate([x0, x0], axis=1))"]
+    with pytest.raises(WrongGraph) as caught:
+        for seed in range(100):
+            graph = grown(f"tests {seed}", operations=product, n_operations=1)
+            if graph is not None:
+                check(graph)
+    assert caught.value.kind == "no error"
 
 
 @pytest.mark.long

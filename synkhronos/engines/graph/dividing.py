@@ -24,13 +24,13 @@ DIVIDED_FROM_BYTES = 1 << 16
 
 def divided(
     library: Library, expressions: Sequence[Any], targets: Sequence[Optional[Any]]
-) -> Tuple[List[Any], List[bool]]:
-    """Return equivalent expressions, and whether each is divided: a vector with the rank's part of the value.
+) -> Tuple[List[Any], List[str]]:
+    """Return equivalent expressions, and why each is whole; "" for a vector with the rank's part of the value.
 
     ``targets`` are the variables whose new values the expressions are; None for an expression that must stay whole.
     """
     division = _Division(library, expressions, targets)
-    return division.results(expressions) if any(division.flags) else list(expressions), division.flags
+    return division.results(expressions) if any(division.flags) else list(expressions), division.reasons
 
 
 class _Division:
@@ -39,13 +39,8 @@ class _Division:
     def __init__(self, library: Library, expressions: Sequence[Any], targets: Sequence[Optional[Any]]) -> None:
         self.library = library
         self.whole: Set[Any] = set()
-        self.flags = [
-            target is not None
-            and self._is_large(target)
-            and self._is_elementwise(new)
-            and target in self._inputs([new])
-            for new, target in zip(expressions, targets)
-        ]
+        self.reasons = [self._why_whole(new, target) for new, target in zip(expressions, targets)]
+        self.flags = [not reason for reason in self.reasons]
         self._news = [new for new, flag in zip(expressions, self.flags) if flag]
         self._targets = [target for target, flag in zip(targets, self.flags) if flag]
         wanted = [new for new, flag in zip(expressions, self.flags) if not flag]
@@ -56,10 +51,17 @@ class _Division:
         #: Results of collectives; each rank needs only its part of them.
         self.reduced = {one for one in self._inputs(self._news) if self._is_reduced(one) and one not in self.whole}
 
-    def _is_large(self, target: Any) -> bool:
-        value = target.container.storage[0]
-        is_dense = isinstance(target.type, self.library.TensorType) and isinstance(value, np.ndarray)
-        return is_dense and value.nbytes >= DIVIDED_FROM_BYTES and value.dtype.kind == "f"
+    def _why_whole(self, new: Any, target: Optional[Any]) -> str:
+        value = None if target is None else target.container.storage[0]
+        if target is None or not isinstance(target.type, self.library.TensorType) or not isinstance(value, np.ndarray):
+            return "not an array with one value for all ranks"
+        if value.nbytes < DIVIDED_FROM_BYTES:
+            return f"smaller than {DIVIDED_FROM_BYTES:,} bytes"
+        if value.dtype.kind != "f":
+            return f"dtype {value.dtype}"
+        if not self._is_elementwise(new) or target not in self._inputs([new]):
+            return "not computed from its old value element by element"
+        return ""
 
     def _is_elementwise(self, variable: Any) -> bool:
         """Return whether a value is computed element by element, from values of its own shape and from scalars."""

@@ -68,8 +68,8 @@ class GraphEngine(Engine):
         self._is_own: WeakKeyDictionary[Any, List[bool]] = WeakKeyDictionary()
         #: The expressions of the functions that ranks call, by maker; compiling changes a function's own graph.
         self.sources: WeakKeyDictionary[Any, snapshots.Source] = WeakKeyDictionary()
-        #: By maker: the new values that a function computes in parts.
-        self._divided: WeakKeyDictionary[Any, Sequence[bool]] = WeakKeyDictionary()
+        #: By maker: why a function computes new values whole.
+        self._whole: WeakKeyDictionary[Any, Sequence[str]] = WeakKeyDictionary()
         self._patched = Patched(self.library)
         self.catcher = self.library.function
 
@@ -369,14 +369,14 @@ class GraphEngine(Engine):
 
     def variant(self, snapshot: Snapshot, sliced: bool, as_inputs: Sequence[Any]) -> Any:
         divides = self.opened_device() is None
-        compiled, source, flags = snapshots.compile_variant(
+        compiled, source, reasons = snapshots.compile_variant(
             self.library, snapshot, sliced, as_inputs, self.is_random, self.label, divides
         )
-        self._divided[compiled.maker] = flags
+        self._whole[compiled.maker] = reasons
         return self._noted(compiled, source)
 
-    def divided(self, compiled: Any) -> Sequence[bool]:
-        return self._divided.get(compiled.maker, ())
+    def why_whole(self, compiled: Any) -> Sequence[str]:
+        return self._whole.get(compiled.maker, ())
 
     def after_collective(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
         return self._noted(*snapshots.compile_second_half(self.library, snapshot, as_inputs, self.is_random))

@@ -135,12 +135,12 @@ def compile_variant(
     is_random: Callable[[Any], bool],
     label: Callable[[Any], str],
     divides: bool = False,
-) -> Tuple[Any, Source, Sequence[bool]]:
-    """Compile another graph of the function (see `Engine.variant`); return which new values it divides, if any.
+) -> Tuple[Any, Source, Sequence[str]]:
+    """Compile another graph of the function (see `Engine.variant`); return why it computes new values whole.
 
-    The source, for JAX, divides none.
+    A value that it divides has the reason ""; see `dividing`. The source, for JAX, divides none.
     """
-    flags: Sequence[bool] = ()
+    reasons: Sequence[str] = ()
     undivided: Sequence[Any] = ()
     if sliced and snapshot.halves is not None:
         snapshot = _first_half(library, snapshot, snapshot.halves, is_random)
@@ -155,11 +155,11 @@ def compile_variant(
             if divides and not sliced and snapshot.halves is not None:
                 of_all = zip(snapshot.updates, snapshot.halves.replicated_updates)
                 targets = [target if same and not is_random(target) else None for (target, _), same in of_all]
-                expressions, flags = divided(library, expressions, [*[None] * len(outputs), *targets])
+                expressions, reasons = divided(library, expressions, [*[None] * len(outputs), *targets])
             ordered, _ = collectives.in_order(library, expressions)
-            if any(flags):
+            if "" in reasons:
                 undivided, _ = collectives.in_order(library, snapshot.expressions())
-        flags = flags[len(outputs) :]
+        reasons = reasons[len(outputs) :]
         outputs, updates = [library.Out(output) for output in ordered], []
     elif sliced:
         # The next call may overwrite a borrowed output while the outputs of earlier slices are still needed.
@@ -170,9 +170,9 @@ def compile_variant(
     name = snapshot.settings["name"]
     settings = dict(snapshot.settings, name=f"{name} ({suffix})" if suffix else name)
     compiled, source = Source(inputs, outputs, updates, replaced).compiled(library, **settings)
-    if any(flags):
+    if "" in reasons:
         source = source._replace(outputs=[library.Out(output) for output in undivided])
-    return compiled, source, flags
+    return compiled, source, reasons
 
 
 def _first_half(library: Library, snapshot: Snapshot, halves: SplitGraph, is_random: Callable[[Any], bool]) -> Snapshot:
