@@ -4,11 +4,15 @@ Calls send the rows of a batch. ``steps`` sends indices, because the data are on
 does the same in one ``lax.scan``. In local SGD, each rank makes a step on its own rows, and `all_reduce` averages the
 weights; the hand-written program has a function for each.
 
-python -m benchmarks.mesh [REPEATS]     # prints the rows; JAX_NUM_CPU_DEVICES=2 must be set
+python -m benchmarks.mesh                       # prints the table of docs/gpus.rst; about ten minutes
+python -m benchmarks.mesh --write               # also writes it, into docs/mesh_table.inc
+python -m benchmarks.mesh --once 100 "a CNN"    # one run of some networks, on JAX_NUM_CPU_DEVICES devices
 
-`run` starts this program in a subprocess, because a process in which JAX runs can fork no ranks afterwards.
+Each run is a process of its own, because a process in which JAX runs can fork no ranks afterwards.
 """
 
+import argparse
+import datetime
 import functools
 import importlib.util
 import json
@@ -23,6 +27,7 @@ import numpy as np
 import synkhronos as synk
 
 ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "mesh_table.inc"
 RATE = np.float32(0.01)
 
 #: Networks of pytensor-ml: channels of convolutions or None, units of the layers, rows of a batch, steps of a command.
@@ -31,6 +36,19 @@ NETWORKS = {
     "the MNIST MLP": (None, (784, 800, 800, 10), 500, 8),
     "a CNN": ((1, 16, 16), (784, 10), 128, 8),
 }
+#: Descriptions of the networks in the table.
+DESCRIPTIONS = {
+    "a small MLP": "MLP 64-128-10, 64 rows",
+    "the MNIST MLP": "MLP 784-800-800-10, 500 rows",
+    "a CNN": "CNN, 28 x 28 pixels, 128 rows",
+}
+#: Ways to make a step, with the headings of the table.
+WAYS = {
+    "step": "a call",
+    "step in steps": "a step in ``steps``, with data on the devices",
+    "step of local SGD": "a step of local SGD",
+}
+N_LOCAL = 8  #: Number of steps of local SGD that are measured together, because the hand-written program does not wait.
 
 
 def missing():
@@ -42,7 +60,7 @@ def missing():
 def run(groups, n=2, networks=tuple(NETWORKS), repeats=100):
     """Yield three rows per network with the quotient of the times of a step: ours, and the hand-written program's."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.mesh", str(repeats), *networks],
+        [sys.executable, "-m", "benchmarks.mesh", "--once", str(repeats), *networks],
         cwd=str(ROOT),
         env=dict(os.environ, JAX_NUM_CPU_DEVICES=str(n), JAX_PLATFORMS="cpu"),
         stdout=subprocess.PIPE,
@@ -87,8 +105,9 @@ def by_hand(channels, weights, n):
 
     def loss(of, x, y):
         for i in range(n_convolutions):
+            x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))  # as pytensor-ml does
             x = jax.lax.conv_general_dilated(
-                x, of[f"conv{i}_W"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+                x, of[f"conv{i}_W"], (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
             )
             x = jnp.tanh(x + of[f"conv{i}_b"])
             x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
@@ -133,15 +152,18 @@ def by_hand(channels, weights, n):
         state[0], values = many_steps(state[0], x, y, there)
         return np.asarray(values)
 
-    def local_step(x, y):
-        own[0], values = own_step(own[0], *jax.device_put((x, y), rows))
-        own[0] = averaged(own[0])
-        return np.asarray(values).mean()
+    def local_steps(x, y):
+        for _ in range(N_LOCAL):
+            own[0], values = own_step(own[0], *jax.device_put((x, y), rows))
+            own[0] = averaged(own[0])
+            value = np.asarray(values).mean()
+        jax.block_until_ready(own[0])
+        return value
 
     def on_devices(*arrays):
         return jax.device_put(arrays, NamedSharding(mesh, replicated))
 
-    return step, steps, local_step, on_devices
+    return step, steps, local_steps, on_devices
 
 
 def quotients(network, n, repeats):
@@ -153,7 +175,7 @@ def quotients(network, n, repeats):
     units = (channels[-1] * 7 * 7, *units[1:]) if channels else units
     y = random.integers(0, units[-1], len(x))
     ours_step, weights = ours(channels, units, x)
-    step, steps, local_step, on_devices = by_hand(channels, weights, n)
+    step, steps, local_steps, on_devices = by_hand(channels, weights, n)
     own_step, own_weights = ours(channels, units, x, exact=False)
     of_ours, by_jax = (synk.data(x, device=True), synk.data(y, device=True)), on_devices(x, y)
 
@@ -170,15 +192,16 @@ def quotients(network, n, repeats):
         return steps(*by_jax, batches)
 
     def local_sgd(x, y):
-        value = own_step(x, y)
-        synk.all_reduce(own_weights)
+        for _ in range(N_LOCAL):
+            value = own_step(x, y)
+            synk.all_reduce(own_weights)
         return value
 
     found = []
     pairs = (
         ("step", 1, draw_rows, ours_step, step),
         ("step in steps", n_most, draw_batches, loop, loop_by_hand),
-        ("step of local SGD", 1, draw_rows, local_sgd, local_step),
+        ("step of local SGD", N_LOCAL, draw_rows, local_sgd, local_steps),
     )
     for title, n_steps, draw, mine, theirs in pairs:
         for _ in range(3):
@@ -195,17 +218,49 @@ def quotients(network, n, repeats):
         of_mine, of_theirs = np.array(seconds).T
         work = 1e3 * np.median(of_theirs)
         case = f"{title} of {network} on JAX's devices ({work:.2g} ms by hand), quotient to jit(shard_map)"
-        found.append({"case": case, "n": n, "value": float(np.median(of_mine / of_theirs))})
+        value = float(np.median(of_mine / of_theirs))
+        found.append({"case": case, "n": n, "value": value, "network": network, "way": title, "by hand": float(work)})
     return found
 
 
-def main(repeats="100", *networks):
-    import pytensor
+def table(runs):
+    """Return the table of the page about GPUs: medians of several runs, with the ranges in parentheses."""
+    lines = [f"Median and range of {len(runs)} runs on {datetime.date.today().isoformat()}:", "", ".. list-table::"]
+    lines += ["   :header-rows: 1", "", "   * - network", "     - a step by hand"]
+    lines += [f"     - {heading}" for heading in WAYS.values()]
+    for network, description in DESCRIPTIONS.items():
+        all_rows = [row for rows in runs for row in rows if row["network"] == network]
+        of_network = {way: [row for row in all_rows if row["way"] == way] for way in WAYS}
+        by_hand_ms = np.median([row["by hand"] for row in of_network["step"]])
+        lines += [f"   * - {description}", f"     - {by_hand_ms:.2g} ms"]
+        for rows in of_network.values():
+            values = [row["value"] for row in rows]
+            lines.append(f"     - {np.median(values):.2f} ({min(values):.2f}-{max(values):.2f})")
+    return "\n".join(lines) + "\n"
 
-    pytensor.config.floatX = "float32"
-    with synk.fork(devices="jax") as n:
-        print(json.dumps(list(map(functools.partial(quotients, n=n, repeats=int(repeats)), networks or NETWORKS))))
+
+def main(arguments=None):
+    """Print the table, or the rows of one run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.mesh", description=__doc__.split("\n")[0])
+    parser.add_argument("--runs", type=int, default=4, help="number of runs (default: 4)")
+    parser.add_argument("--repeats", type=int, default=100, help="number of steps of each run (default: 100)")
+    parser.add_argument("--write", action="store_true", help=f"write {DOCUMENT.relative_to(ROOT)}")
+    parser.add_argument("--once", nargs="+", metavar="REPEATS NETWORK", help="print the rows of a run in this process")
+    given = parser.parse_args(arguments)
+    if given.once:
+        repeats, *networks = given.once
+        import pytensor
+
+        pytensor.config.floatX = "float32"
+        with synk.fork(devices="jax") as n:
+            of_network = functools.partial(quotients, n=n, repeats=int(repeats))
+            print(json.dumps(list(map(of_network, networks or NETWORKS))))
+        return
+    text = table([list(run(None, repeats=given.repeats)) for _ in range(given.runs)])
+    print(text)
+    if given.write:
+        DOCUMENT.write_text(text)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
