@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..engines.pytensor.jax_graph import JaxGraph
-from ..errors import ArgumentValueError
+from ..errors import ArgumentValueError, StateError
 from ..runtime.failures import add_note
 from .mesh import JaxMesh, RankArray, StepArray, TakenRows, common_whole, taken
 from .traces import Lockstep, OneRank, Rows, Together, Uneven
@@ -316,6 +316,8 @@ class MeshProgram:
     def _run(
         self, key: Any, make: Callable[[], CompiledForm], calls: Sequence[Any], run: Callable[[CompiledForm], T]
     ) -> T:
+        if not jax.config.jax_enable_x64:
+            raise StateError("JAX computes in 32 bits: set jax_enable_x64 to True, as synkhronos.fork() has done")
         form = self._forms.get(key)
         if form is None:
             form = make()

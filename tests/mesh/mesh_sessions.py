@@ -223,6 +223,20 @@ def test_memory_that_runs_out(monkeypatch):
     assert f(np.ones(4)) == 4
 
 
+def test_32_bits():
+    x, w = pt.dvector("x"), pytensor.shared(0.0, "w")
+    f = synk.function([x], x.mean(), updates=[(w, w + x.sum())], exact=True)
+    synk.fork(devices="jax")
+    for enabled in (True, False, True):
+        with jax.enable_x64(enabled):
+            if enabled:
+                assert f(np.arange(6.0)) == 2.5
+            else:
+                with reports(synk.StateError, "32 bits", "jax_enable_x64"):
+                    f(np.arange(6.0))
+    assert w.get_value() == 30
+
+
 def test_one_compilation_for_all_ranks():
     from synkhronos.engines.pytensor.jax_graph import JaxGraph
 
