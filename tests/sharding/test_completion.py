@@ -125,15 +125,13 @@ def test_multiples_of_a_partial_array(threads):
     def updates():
         g = T.grad(T.sqr(T.dot(x, w)).sum(), w)
         g.name = "g"
-        h = T.sqr(x).sum(0) * scales
-        h.name = "h"
-        return [(w, w - rate * (0.5 * g)), (v, 0.9 * v - g / 4), (u, u + rate * h)]
+        return [(w, w - rate * (0.5 * g)), (v, 0.9 * v - g / 4), (u, u + rate * (T.sqr(x).sum(0) * scales))]
 
     expected = L.function([x], [new for _, new in updates()], mode=L.quick)(ROWS)
     f = synk.function([x], updates=updates(), exact=True, mode=L.quick)
     f(ROWS)
     (collective,) = f.sharding().collectives
-    assert [str(one).split()[0] for one in collective.variables] == ["g", "h"]
+    assert str(collective.variables[0]).startswith("g ") and len(collective.variables) == 2
     for variable, wanted in zip((w, v, u), expected):
         np.testing.assert_allclose(synk.gather(variable, nd_up=1), [wanted] * 3)
 
