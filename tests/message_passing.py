@@ -1,8 +1,8 @@
 """Stand-in for mpi4py's communicators between threads of one process: messages, tags, and tested requests.
 
 As in MPI, messages of one sender with one tag arrive in order, and only while a request is tested. Small messages leave
-immediately, large ones when they are received, and a receive that has matched its message cannot be canceled. Messages
-arrive after a random delay of a few tests, and all messages of a link can be delayed.
+immediately, large ones when they are received. Messages arrive after a random delay of a few tests, and all messages of
+a link can be delayed.
 """
 
 import random
@@ -68,15 +68,6 @@ class Comm:
             self.match((source, tag))
         return request
 
-    def Improbe(self, source=None, tag=None):
-        """Return a message that has arrived without a posted receive, or None."""
-        with self.world.lock:
-            self.advance()
-            for key in [(source, tag)] if tag is not None else list(self.unexpected):
-                if self.unexpected[key]:
-                    return Message(self, self.unexpected[key].popleft())
-            return None
-
     def Ibarrier(self):
         with self.world.lock:
             self.world.come[self.rank] += 1
@@ -104,30 +95,14 @@ class Comm:
                 receive.error = RuntimeError("message truncated")
             else:
                 receive.buffer[: send.buffer.nbytes] = send.buffer
+            receive.nbytes = send.buffer.nbytes
             receive.complete = send.complete = True
-
-
-class Message:
-    """Message found by `Comm.Improbe`."""
-
-    def __init__(self, comm, send):
-        self.comm, self.send = comm, send
-
-    def Irecv(self, buffer):
-        request = Request(self.comm, buffer, self.send.key)
-        with self.comm.world.lock:
-            if self.send.buffer.nbytes > buffer.nbytes:
-                request.error = RuntimeError("message truncated")
-            else:
-                buffer[: self.send.buffer.nbytes] = self.send.buffer
-            request.complete = self.send.complete = True
-        return request
 
 
 class Barrier:
     """Request that is complete when all processes have reached the barrier."""
 
-    error = None
+    error, nbytes = None, 0
 
     def __init__(self, comm, number):
         self.comm, self.number = comm, number
@@ -137,26 +112,20 @@ class Barrier:
         return min(self.comm.world.come) >= self.number
 
     @staticmethod
-    def Testsome(requests):
-        return Request.Testsome(requests)
+    def Testsome(requests, statuses):
+        return Request.Testsome(requests, statuses)
 
 
 class Request:
     """Request of a send or a receive."""
 
     def __init__(self, comm, buffer, key):
-        assert buffer.dtype == np.uint8 and buffer.ndim == 1 and buffer.nbytes
+        assert buffer.dtype == np.uint8 and buffer.ndim == 1
         self.comm, self.buffer, self.key = comm, buffer, key
-        self.complete, self.error = False, None
-
-    def Cancel(self):
-        with self.comm.world.lock:
-            if not self.complete:
-                self.comm.posted[self.key].remove(self)
-                self.complete = True
+        self.complete, self.error, self.nbytes = False, None, 0
 
     @classmethod
-    def Testsome(cls, requests):
+    def Testsome(cls, requests, statuses):
         comm = requests[0].comm
         with comm.world.lock:
             comm.tests += 1
@@ -164,4 +133,16 @@ class Request:
             for request in requests:
                 if request.error:
                     raise request.error
-            return [i for i, request in enumerate(requests) if request.complete]
+            found = [i for i, request in enumerate(requests) if request.complete]
+            statuses += [Status(requests[i].nbytes) for i in found]
+            return found
+
+
+class Status:
+    """Status of a complete request."""
+
+    def __init__(self, nbytes):
+        self.nbytes = nbytes
+
+    def Get_count(self):
+        return self.nbytes

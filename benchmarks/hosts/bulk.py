@@ -77,7 +77,7 @@ def main():
                     comm.Allreduce(partial, result)
                 else:
                     wire = None if way == "float32" else way
-                    courier.all_reduce(number, HostReduction(partial, result, ReduceOp("sum"), wire=wire)).result(120)
+                    courier.all_reduce(number, HostReduction(partial, result, ReduceOp("sum"), wire=wire)).wait(120)
 
             result[:] = 0
             least, seconds, processor = measure(comm, arguments.repeats if megabytes < 50 else 3, call)
@@ -90,7 +90,6 @@ def main():
                 if bound:
                     row.update(of_bound=seconds / bound, least_of_bound=least / bound)
                 print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
-    courier.take_leave().wait()
     courier.close()
     MPI.Finalize()
 

@@ -11,6 +11,9 @@ MPI library. Chunks are pipelined: pieces of later chunks travel together with r
 
 If all H hosts contribute and receive, each sends and receives ``2 (H - 1) / H`` times the bytes of the array, the
 minimum for any algorithm. A host that only contributes receives nothing. A sole receiver receives all hosts' values.
+
+If the reduction is abandoned, the same messages travel without data, and nothing is computed: arrays that have not been
+touched need no memory.
 """
 
 from __future__ import annotations
@@ -28,7 +31,6 @@ from ..sync.fetching import HostReduction
 from .operation import BulkOperation, Ticket, in_bytes
 from .progress import TransferProgress
 
-WINDOW_CHUNKS = 4  # maximum number of chunks in progress
 ALIGNMENT_BYTES = 64  # within a chunk, pieces begin at multiples of this size
 
 _PIECES, _RESULTS, _SENT = range(3)  # streams of received messages, and any sent message
@@ -83,7 +85,7 @@ class HostAllReduce(BulkOperation):
         self._go_on(messages)
 
     def _go_on(self, messages: TransferProgress) -> None:
-        while self._under_way < WINDOW_CHUNKS and self._next < self._count:
+        while self._under_way < self.window and self._next < self._count:
             begin, self._next = self._next, min(self._next + self._step, self._count)
             self._under_way += 1
             self._open(messages, Chunk(borders(begin, self._next, len(self._destinations), self._unit)))
@@ -113,20 +115,26 @@ class HostAllReduce(BulkOperation):
             for destination in self._others():
                 piece = self._of(destination, chunk, self._partial)
                 if piece.size:
-                    message = self._encoded(messages, chunk, piece)
-                    if self._leaves_errors:
-                        sent = self._array(messages, chunk, piece.size, piece.dtype)
-                        self._leave_errors(piece, self._decoded(message, sent))
-                    self._send(messages, chunk, destination, _PIECES, message)
+                    self._send(messages, chunk, destination, _PIECES, self._outgoing(messages, chunk, piece))
         self._unreduced.append(chunk)
         self._reduce_what_is_there(messages)
+
+    def _outgoing(self, messages: TransferProgress, chunk: Chunk, piece: NDArray[Any]) -> NDArray[Any]:
+        """Return the message with a piece of this host's values, and leave its encoding errors behind."""
+        if self.ticket.is_abandoned:
+            return piece
+        message = self._encoded(messages, chunk, piece)
+        if self._leaves_errors:
+            sent = self._array(messages, chunk, piece.size, piece.dtype)
+            self._leave_errors(piece, self._decoded(message, sent))
+        return message
 
     def landed(self, messages: TransferProgress, what: Tuple[Chunk, int, int]) -> None:
         chunk, kind, host = what
         if kind == _PIECES:
             chunk.missing -= 1
             self._reduce_what_is_there(messages)
-        elif kind == _RESULTS and self._wire:
+        elif kind == _RESULTS and self._wire and not self.ticket.is_abandoned:
             self._decoded(chunk.results[host], self._of(host, chunk, self._result))
         self._has_done(messages, chunk)
         self._go_on(messages)
@@ -141,8 +149,13 @@ class HostAllReduce(BulkOperation):
     def _reduce(self, messages: TransferProgress, chunk: Chunk) -> None:
         """Reduce this host's piece, now that all its parts have arrived, and start sending the result."""
         mine = self._of(self._host, chunk, self._partial)
-        if not mine.size:
-            return
+        if mine.size:
+            message = mine if self.ticket.is_abandoned else self._combined(messages, chunk, mine)
+            for destination in self._others():
+                self._send(messages, chunk, destination, _RESULTS, message)
+
+    def _combined(self, messages: TransferProgress, chunk: Chunk, mine: NDArray[Any]) -> NDArray[Any]:
+        """Write the result of this host's piece; return the message with it."""
         parts: List[Optional[NDArray[Any]]] = []
         for source in self._sources:
             part = self._encoded(messages, chunk, mine) if source == self._host else chunk.parts[source]
@@ -160,13 +173,11 @@ class HostAllReduce(BulkOperation):
         if self._wire:
             message = self._encoded(messages, chunk, combined)
             self._decoded(message, result)
-        else:
-            message = result
-            if combined is not result:
-                with np.errstate(all="ignore"):
-                    np.copyto(result, combined, casting="same_kind")
-        for destination in self._others():
-            self._send(messages, chunk, destination, _RESULTS, message)
+            return message
+        if combined is not result:
+            with np.errstate(all="ignore"):
+                np.copyto(result, combined, casting="same_kind")
+        return result
 
     def _has_done(self, messages: TransferProgress, chunk: Chunk) -> None:
         chunk.left -= 1
@@ -224,11 +235,6 @@ class HostAllReduce(BulkOperation):
     def _receive(self, messages: TransferProgress, chunk: Chunk, host: int, stream: int, array: NDArray[Any]) -> None:
         chunk.left += 1
         messages.receive(self, host, stream, in_bytes(array), (chunk, stream, host))
-
-
-def largest_message(chunk_bytes: int, hosts: int) -> int:
-    """Return the maximum size of a message in bytes, for chunks of ``chunk_bytes``."""
-    return max(chunk_bytes, ALIGNMENT_BYTES * hosts) + ALIGNMENT_BYTES
 
 
 def borders(begin: int, end: int, pieces: int, unit: int) -> List[int]:

@@ -26,7 +26,7 @@ from ..runtime.launcher import Ranges
 from ..sync.control_block import ControlBlock
 from ..sync.rendezvous import CONNECT_TIMEOUT_S, Rendezvous
 from . import wire
-from .bulk_transfers import BulkTransfers
+from .bulk_transfers import FAREWELL_TIMEOUT_S, BulkTransfers
 from .facts import HostFacts, differences, facts
 from .loop import EventLoop
 from .messages import Bye, Handlers, Question, Reply, SessionSpec
@@ -36,6 +36,8 @@ from .world import World
 
 MEET_TIMEOUT_S = CONNECT_TIMEOUT_S + 60.0  # time limit for connecting all hosts; MPI may start slowly
 OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 150.0, 4.0  # time limits for starting and for ending the ranks of a session
+DRAIN_TIMEOUT_S = 1.0  # time limit for each host's MPI thread to end the session's operations before that
+CLOSE_TIMEOUT_S = 3 * DRAIN_TIMEOUT_S + KILL_TIMEOUT_S  # time limit for both
 REPLACE_TIMEOUT_S = FORK_TIMEOUT_S + 2.0  # time limit for replacing dead ranks
 END_TIMEOUT_S = 10.0  # time limit for the other hosts' processes and the bridge to end
 PARENT_CHECK_S = 0.5  # time between checks that the program is still running
@@ -68,7 +70,7 @@ class Bridge(ChildProcess):
     ) -> Dict[int, int]:
         """Start the ranks of a session on the other hosts; return their process ids by rank."""
         fds = [block.fd, block.bridge.fileno(), block.lead.fileno(), *outputs, *pools.values()]
-        seconds = OPEN_TIMEOUT_S + 2 * KILL_TIMEOUT_S + 2.0  # the bridge may also end an earlier session, or this one
+        seconds = OPEN_TIMEOUT_S + 2 * CLOSE_TIMEOUT_S + 2.0  # the bridge may also end an earlier session, or this one
         return self._ask(seconds, "open", spec, len(outputs), list(pools), fds=fds)
 
     def end_ranks(self, ranks: Sequence[int]) -> None:
@@ -86,7 +88,7 @@ class Bridge(ChildProcess):
 
     def kill(self) -> None:
         try:
-            self._ask(KILL_TIMEOUT_S + 2.0, "kill")
+            self._ask(CLOSE_TIMEOUT_S + 2.0, "kill")
         except SynkhronosError:
             pass
 
@@ -151,14 +153,14 @@ class _Bridge:
             self._meet()  # even without a session, because other hosts wait for the rendezvous, then for "bye"
         except SynkhronosError:
             self.world.abort()
-        together = self._together and not self.lost
+        together = self._together and self._is_whole()
         if not together:
             self._outlive(launcher)
         for line in list(self.lines.values()):
             with suppress(OSError):
                 line.send(Bye(together))
         if together and self.bulk is not None:
-            together = self.bulk.close()
+            together = self.bulk.courier.close(FAREWELL_TIMEOUT_S)
             if not together:
                 self._outlive(launcher)
         if launcher and not together:
@@ -228,12 +230,15 @@ class _Bridge:
 
     def hosts(self, fds: Sequence[int]) -> Union[str, Dict[int, HostFacts]]:
         self._meet()
-        # After a loss, the MPI thread may still wait for the lost host, so it is no longer used.
-        carries = self.bulk is not None and not self.lost
+        carries = self.bulk is not None and self._is_whole()
         self._there = sorted([0, *self.lines])
         there = {each: self.facts[each]._replace(place=each if carries else None) for each in self._there}
         wrong = differences(list(there.values()))
         return "the hosts are incompatible: " + "; ".join(wrong) if wrong else there
+
+    def _is_whole(self) -> bool:
+        """Return whether MPI can be used; after a loss, its operations may still wait for the lost host."""
+        return not self.lost and (self.bulk is None or self.bulk.courier.error is None)
 
     def open(
         self, fds: Sequence[int], spec: SessionSpec, n_outputs: int, idents: Sequence[int]
@@ -267,8 +272,10 @@ class _Bridge:
         return pids
 
     def kill(self, fds: Sequence[int]) -> Dict[int, int]:
-        stand_in, self.stand_in = self.stand_in, None
-        if stand_in is not None:
+        if self.stand_in is not None:
+            if self.stand_in.requests.bulk is not None and self._is_whole():  # hosts need each other to end operations
+                self.end_ranks((), (), DRAIN_TIMEOUT_S)
+            stand_in, self.stand_in = self.stand_in, None
             stand_in.end()
             for rings in self._ask("kill", lambda own: (), KILL_TIMEOUT_S):
                 if not isinstance(rings, str):  # the program reads the rings in shared memory
@@ -280,8 +287,10 @@ class _Bridge:
                     os.close(fd)
         return {}
 
-    def end_ranks(self, fds: Sequence[int], ranks: Sequence[int]) -> Union[str, Dict[int, int]]:
-        stand_in, limit = self.stand_in, KILL_TIMEOUT_S
+    def end_ranks(
+        self, fds: Sequence[int], ranks: Sequence[int], limit: float = KILL_TIMEOUT_S
+    ) -> Union[str, Dict[int, int]]:
+        stand_in = self.stand_in
         stand_in.give_up()  # first, because this also reports an abort to the other hosts
         answers = list(self._ask("end_ranks", lambda own: (self._of(own, ranks), limit), 2 * limit))
         if len(answers) < len(self._processes) or not stand_in.drain(limit):

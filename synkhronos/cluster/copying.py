@@ -72,8 +72,8 @@ class Copying(ABC):
         waits = False
         if not self.ended:
             try:
-                self.requests.look()
                 waits = self.look(overdue)
+                self.requests.look()
             except (ConnectionError, EOFError):  # the connection's receiver reports the loss
                 pass
             except Exception:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections import deque
 from typing import Deque, Dict, Mapping, Optional, Sequence, Set, Tuple, Union
 
@@ -13,6 +12,7 @@ from ..memory.memfd import give_back
 from ..processes.keeper import record_exit
 from ..processes.launcher import ProcessLauncher
 from ..profile import ring
+from ..runtime.exit_status import LOST
 from ..runtime.launcher import Ranges
 from ..sync.control_block import ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, DEATHS, DECIDED, LET_GO
 from ..sync.rendezvous import Rendezvous
@@ -34,11 +34,11 @@ class Deputy(Copying):
         self._printed = {(rank, i): 0 for rank in self.hosts.near for i in range(2)}
 
     def fail(self, reason: str) -> None:
-        print(
-            f"synkhronos: the serving process of host {self.hosts.names[self.hosts.own]} failed:\n{reason}",
-            file=sys.stderr,
-        )
-        self.line.close()  # this ends the process and its ranks
+        words = f"the serving process of host {self.hosts.names[self.hosts.own]} failed:\n{reason}".encode()
+        left = set(self.hosts.near) - self._ended
+        if left:
+            self._ended |= left
+            self.line.send(RanksEnded(dict.fromkeys(left, (LOST, 0, words))))
 
     def look(self, overdue: bool) -> bool:
         block, words, near = self.block, self.block.words, self.hosts.near
@@ -99,9 +99,7 @@ class Deputy(Copying):
         ``reductions`` is the next reduction's number. No rank needs a reply to a request from before that barrier. Its
         completion may have to wait until a dead leader is replaced, which requires that requests are aborted.
         """
-        if self.requests.bulk is not None:
-            self.requests.bulk.reductions = reductions
-        self.requests.abort(command)
+        self.requests.abort(command, reductions)
         self._aborted.append((command, decided))
         self._look(False)
 

@@ -7,9 +7,10 @@ The receiver's table of ``handlers`` maps each type to a method, which is called
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..runtime.launcher import RankConfig
+from ..sync.fetching import HostReduction
 from ..sync.hosts import Hosts
 from .facts import HostFacts
 
@@ -38,23 +39,23 @@ Printed = NamedTuple("Printed", [("rank", int), ("stream", int), ("text", bytes)
 
 
 class FetchMemory(NamedTuple):
-    """Request of host ``asker`` for ranges of a pool; ``carried`` is MPI's operation number, or -1."""
+    """Request of host ``asker``, after barrier ``epoch``, for ranges of a pool; ``carried``: MPI's number, or -1."""
 
     to: int
     asker: int
     number: int
+    epoch: int
     carried: int
     pool: int
     starts: Any
     stops: Any
 
 
-#: Replies: the bytes, unless MPI carries them; an error. And a request that has been aborted.
+#: The reply, unless MPI carries the bytes; and a reduction that its sender has begun, but abandoned.
 Memory = NamedTuple("Memory", [("to", int), ("number", int), ("content", bytes)])
-FetchRefused = NamedTuple("FetchRefused", [("to", int), ("number", int), ("reason", str)])
-ForgetFetch = NamedTuple("ForgetFetch", [("to", int), ("carried", int)])
+FinishReduction = NamedTuple("FinishReduction", [("to", int), ("number", int), ("parts", Sequence[HostReduction])])
 
-ROUTED = (FetchMemory, Memory, FetchRefused, ForgetFetch)
+ROUTED = (FetchMemory, Memory, FinishReduction)
 
 
 ENGINES = ("theano", "pytensor")  # packages that are slow to import

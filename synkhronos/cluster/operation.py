@@ -1,12 +1,12 @@
 """Operations of the MPI thread, as state machines, and `Ticket`, the caller's handle on an operation.
 
 Matching operations on all hosts have the same *number*. An operation has two *streams* of messages between any two
-hosts; the messages of a stream arrive in the order of sending.
+hosts; the messages of a stream arrive in the order of sending. If one host abandons an operation, all hosts finish it
+with empty messages: no request is canceled, no message remains, and the result is dropped.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
@@ -16,26 +16,23 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from .progress import TransferProgress
 
-logger = logging.getLogger("synkhronos")
-
-Done = Callable[[Optional[BaseException]], Any]
+Done = Callable[["Ticket"], Any]
 
 STREAMS = 2  # message streams of an operation between two hosts
-
-
-class Cancelled(Exception):
-    """Error of an operation that was aborted before it was complete."""
+WINDOW = 4  # maximum number of chunks or messages of an operation in progress
+EMPTY_WINDOW = 64  # the same if they contain no data, so that an abandoned operation ends soon
 
 
 class Ticket:
-    """The caller's handle on an operation: its completion, its error, and the number of bytes `received`.
+    """The caller's handle on an operation: its completion, and the number of bytes `received`.
 
-    ``done`` is called once at the end, with None or the exception, and must not block. It runs in the MPI thread,
-    or in the caller's thread if the MPI thread has already ended.
+    Any thread may set `is_abandoned`. The operation then sends empty messages, and an empty message sets `is_abandoned`
+    on the receiving host. Until the operation is over, it may still write into its buffers. ``done`` is called once at
+    the end, in the MPI thread, with this ticket; it must not block.
     """
 
-    def __init__(self, done: Optional[Done] = None) -> None:
-        self.error: Optional[BaseException] = None
+    def __init__(self, done: Optional[Done] = None, is_abandoned: bool = False) -> None:
+        self.is_abandoned = is_abandoned
         self.received = 0
         self._done = done
         self._over = threading.Event()
@@ -47,37 +44,27 @@ class Ticket:
         """Wait at most ``seconds`` until the operation is over; return whether it is over."""
         return self._over.wait(seconds)
 
-    def result(self, seconds: Optional[float] = None) -> None:
-        """Wait until the operation is over; raise its error, if any, or `TimeoutError` after ``seconds``."""
-        if not self.wait(seconds):
-            raise TimeoutError(f"the operation did not finish within {seconds} s")
-        if self.error is not None:
-            raise self.error
-
-    def finish(self, error: Optional[BaseException] = None) -> None:
-        """Mark the operation as over; later calls are ignored."""
-        if self._over.is_set():
-            return
-        self.error = error
+    def finish(self) -> None:
+        """Mark the operation as over."""
         self._over.set()
         if self._done is not None:
-            try:
-                self._done(error)
-            except Exception:  # the thread continues with other operations
-                logger.exception("the callback of an operation between hosts raised an exception")
+            self._done(self)
 
 
 class BulkOperation:
     """One operation on one host; the MPI thread runs its steps, which must not block.
 
-    ``number`` is equal on all participating hosts. `receives` and `sends` count the pending requests. `error` is the
-    reason for an abort.
+    ``number`` is equal on all participating hosts; `pending` counts the pending requests. Which messages an operation
+    sends and receives must not depend on `Ticket.is_abandoned`.
     """
 
     def __init__(self, number: int, ticket: Ticket) -> None:
         self.number, self.ticket = number, ticket
-        self.receives = self.sends = 0
-        self.error: Optional[BaseException] = None
+        self.pending = 0
+
+    @property
+    def window(self) -> int:
+        return EMPTY_WINDOW if self.ticket.is_abandoned else WINDOW
 
     def begin(self, messages: TransferProgress) -> None:
         raise NotImplementedError
@@ -92,9 +79,6 @@ class BulkOperation:
 
 class Farewell(BulkOperation):
     """The last operation on every host, which is over when all hosts have begun it."""
-
-    def __init__(self) -> None:
-        super().__init__(-1, Ticket())
 
     def begin(self, messages: TransferProgress) -> None:
         messages.meet(self)

@@ -1,9 +1,11 @@
 """Requests of a host's ranks to other hosts, for remote memory and for reductions over hosts.
 
 A rank writes a request into its slot (`sync.fetching`). The process that serves the rank's host fetches the memory from
-the host that has it, and signals the rank on completion. The MPI thread, if any, moves large data between hosts. After
-an abort, no fetch or reduction begins until that thread has ended the aborted operations, which may still write into
-memory. On hosts other than the first, the next command also waits. Reductions of earlier commands are not aborted.
+the host that has it, and signals the rank on completion. The MPI thread, if any, moves large data between hosts.
+
+When a command is aborted, its operations in the MPI thread are abandoned: all hosts finish them with empty messages and
+drop the results. Until then, the operations may write into memory. No fetch or reduction begins before their end, and
+no command on hosts other than the first. Reductions of earlier commands continue.
 """
 
 from __future__ import annotations
@@ -11,10 +13,14 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ..errors import SharedMemoryError
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SharedMemoryError, SynkhronosError
 from ..memory import messages
 from ..memory.attach import PoolMap
 from ..memory.ranges import Ranges, by_pool
@@ -24,8 +30,8 @@ from ..sync.fetching import HostReduction
 from ..sync.hosts import Hosts
 from .bulk_transfers import CARRIED_BYTES, BulkTransfers, as_bytes
 from .host_memory import HostMemory
-from .messages import FetchMemory, FetchRefused, ForgetFetch, Handlers, Memory
-from .operation import Cancelled, Ticket
+from .messages import FetchMemory, FinishReduction, Handlers, Memory
+from .operation import Ticket
 
 UNREADABLE_S = 5.0  # time limit for a request to become readable after the rank has announced it
 
@@ -36,7 +42,7 @@ class Requests:
     Methods run in the event loop's thread, except callbacks of the MPI thread. ``pools`` maps ids to descriptors of the
     pools of the host's ranks, of shadows of other ranks' pools, and of the program's pools or their shadows.
     ``lines[host]``: a connection to the host, possibly through the first host. ``bulk`` moves large arrays if
-    ``hosts.places`` is set. `next_reduction` is the number of the next reduction over hosts, as of the last abort.
+    ``hosts.places`` is set.
     """
 
     def __init__(
@@ -52,15 +58,14 @@ class Requests:
             self.pools.add(ident, fd)
         self.memory = {ident: HostMemory(fd) for ident, fd in pools.items()}
         self.bulk = None if hosts.places is None else bulk
-        self.next_reduction = 0
         self._places = hosts.places or ()
         self._lock = threading.RLock()
         self._ended = False
         self._asked = [0] * hosts.size  # by rank: number of the last request seen
         self._unreadable: Dict[int, Tuple[int, float]] = {}  # by rank: unreadable request, time of first attempt
         self._epoch = -1
-        self._given_up = 0  # the last aborted command
-        self._cancelling = 0  # pending cancellations in the MPI thread
+        self.aborted = 0  # the last aborted command
+        self._operations: List[Tuple[int, Ticket]] = []  # in the MPI thread, with the last barrier before each
         self._postponed: List[Callable[[], None]] = []
         self._reductions: Dict[int, _Reduced] = {}  # by barrier
         self._fetched: Dict[Ranges, _Fetch] = {}
@@ -71,24 +76,26 @@ class Requests:
 
     def end(self) -> None:
         with self._lock:
-            self._give_up(everything=True)
-            self._ended = True
+            self._give_up(-1)
+            self._operations, self._ended = [], True  # callbacks of tickets refer to this object
 
     def give_up_all(self) -> None:
         """Abort all requests, and reductions of earlier commands; the other hosts must do the same."""
         with self._lock:
-            self._give_up(everything=True)
+            self._give_up(-1)
 
     def look(self) -> None:
-        """Process an abort, if any, and new requests of this host's ranks."""
+        """Process new requests of this host's ranks."""
         block = self.block
-        self.look_at_aborted()
+        if self.bulk is not None and self.bulk.courier.error is not None:
+            raise SynkhronosError("the MPI thread has failed") from self.bulk.courier.error
         self._begin_postponed()
         for rank in self.hosts.near:
             asked = block.fetch_asked[rank]
             if asked == self._asked[rank]:
                 continue
-            self.look_at_aborted()  # otherwise an abort would also drop requests made after it
+            if block.words[ABORTED] > self.aborted:  # the request may be of the next command
+                break
             try:
                 payload = messages.get(block.fetch_length[rank], block.fetch_slots[rank], self.pools)
                 number, epoch, kind, *request = pickle.loads(payload)
@@ -103,9 +110,14 @@ class Requests:
                 continue
             self._unreadable.pop(rank, None)
             self._asked[rank] = asked
-            if epoch >= (self._given_up + 1) * BARRIERS_PER_COMMAND:
+            if epoch >= self._first_valid:
                 with self._lock:
                     self.kinds[kind](self, _Waits(rank, asked), epoch, *request)
+
+    @property
+    def _first_valid(self) -> int:
+        """The first barrier after the last aborted command."""
+        return (self.aborted + 1) * BARRIERS_PER_COMMAND
 
     def _begin_fetch(self, waits: _Waits, epoch: int, wanted: Sequence[Tuple[Any, ...]]) -> None:
         """Fetch memory of other hosts, once for all ranks that request it."""
@@ -138,49 +150,48 @@ class Requests:
         return fetch
 
     def _ask_for(self, fetch: _Fetch) -> None:
-        ranges, host, bulk = fetch.ranges, self.hosts.of(fetch.ranges.pool), self.bulk
+        ranges, host, bulk, carried = fetch.ranges, self.hosts.of(fetch.ranges.pool), self.bulk, -1
         if bulk is not None and ranges.nbytes >= CARRIED_BYTES:
             memory = self.memory[ranges.pool].up_to(int(ranges.stops.max()))
             buffers = [as_bytes(part) for part in ranges.of(memory)]
-            fetch.carried = bulk.new_fetch()
-            bulk.courier.receive(self._places[host], fetch.carried, buffers, partial(self._on_carried, fetch.number))
-        self.lines[host].send(FetchMemory(host, self.hosts.own, fetch.number, fetch.carried, *ranges[:3]))
+            carried = bulk.new_fetch()
+            done = partial(self._on_carried, fetch.number)
+            self._note(self._epoch, bulk.courier.receive(self._places[host], carried, buffers, done))
+        message = FetchMemory(host, self.hosts.own, fetch.number, self._epoch, carried, *ranges[:3])
+        self.lines[host].send(message)
+
+    def _note(self, epoch: int, *tickets: Ticket) -> None:
+        self._operations = [each for each in self._operations if not each[1].is_over()]
+        self._operations += [(epoch, ticket) for ticket in tickets]
 
     @property
     def is_draining(self) -> bool:
         """Whether the MPI thread may still write into an aborted command's memory; ``block.bridge`` signals the end."""
-        return self._cancelling > 0
+        if self.bulk is None or self.bulk.courier.error is not None:
+            return False
+        return any([ticket.is_abandoned and not ticket.is_over() for _, ticket in self._operations])
 
     def _after_drain(self, begin: Callable[[], None]) -> None:
         """Call ``begin`` once the MPI thread has finished with aborted commands."""
-        if self.is_draining:
-            self._postponed.append(begin)
-        else:
-            begin()
+        self._postponed.append(begin)
+        self._begin_postponed()
 
     def _begin_postponed(self) -> None:
         with self._lock:
             while self._postponed and not self.is_draining:
                 self._postponed.pop(0)()
 
-    def on_fetch(self, to: int, asker: int, number: int, carried: int, pool: int, starts: Any, stops: Any) -> None:
+    def on_fetch(
+        self, to: int, asker: int, number: int, epoch: int, carried: int, pool: int, starts: Any, stops: Any
+    ) -> None:
         parts = Ranges(pool, starts, stops).of(self.memory[pool].up_to(int(stops.max())))
         if carried < 0 or self.bulk is None:
             self.lines[asker].send(Memory(asker, number, b"".join(parts)))
         else:
-            done = partial(self._on_sent, asker, number)
-            self.bulk.courier.send(self._places[asker], carried, [as_bytes(part) for part in parts], done)
-
-    def _on_sent(self, asker: int, number: int, error: Optional[BaseException]) -> None:
-        if error is not None and not isinstance(error, Cancelled):
-            self.lines[asker].send(FetchRefused(asker, number, str(error)))
-
-    def on_refused(self, to: int, number: int, reason: str) -> None:
-        """Handle another host's failure to send memory."""
-        with self._lock:
-            if number in self._fetches:
-                self._cancel(self._fetches[number])
-                self._end_fetch(number, reason)
+            buffers = [as_bytes(part) for part in parts]
+            ticket = self.bulk.courier.send(self._places[asker], carried, buffers, self._on_over)
+            ticket.is_abandoned = epoch < self._first_valid
+            self._note(epoch, ticket)
 
     def on_memory(self, to: int, number: int, content: bytes) -> None:
         """Write memory into a shadow and complete the fetch."""
@@ -200,10 +211,17 @@ class Requests:
             return str(error)
         return ""
 
-    def _on_carried(self, number: int, error: Optional[BaseException]) -> None:
+    def _on_carried(self, number: int, ticket: Ticket) -> None:
         with self._lock:
-            if not self._ended:
-                self._end_fetch(number, "" if error is None else str(error))
+            if not ticket.is_abandoned:
+                self._end_fetch(number)
+        self._on_over(ticket)
+
+    def _on_over(self, ticket: Ticket) -> None:
+        """Report the end of an abandoned operation, whose result is dropped; called in the MPI thread."""
+        with self._lock:
+            if ticket.is_abandoned and not self._ended:
+                self.block.bridge.release()
 
     def _end_fetch(self, number: int, reason: str = "") -> None:
         """Complete a fetch, unless it was aborted, and signal ranks that wait for no other fetch."""
@@ -255,42 +273,55 @@ class Requests:
         reduced = self._reductions.setdefault(epoch, _Reduced(epoch))
         reduced.waiting.append(waits)
         if len(reduced.waiting) == len(self.hosts.near):
-            bulk = self.bulk
-            assert bulk is not None
-            reduced.number, bulk.reductions = bulk.reductions, bulk.reductions + 1
-            self._after_drain(partial(self._reduce, bulk, reduced, parts, meanwhile))
+            reduced.parts = parts
+            self._after_drain(partial(self._reduce, reduced, meanwhile))
 
-    def _reduce(self, bulk: BulkTransfers, reduced: _Reduced, parts: Sequence[HostReduction], meanwhile: bool) -> None:
-        own = self.hosts.own
-        mine = [i for i, part in enumerate(parts) if own in part.sources or own in part.destinations]
-        reductions = [(i, self._attached(parts[i])) for i in mine]
-        reduced.left = len(reductions)
-        reduced.tickets = bulk.all_reduce(reduced.number, reductions, partial(self._on_reduced, reduced))
+    def _reduce(self, reduced: _Reduced, meanwhile: bool) -> None:
+        bulk = self.bulk
+        assert bulk is not None
+        reduced.number, bulk.reductions = bulk.reductions, bulk.reductions + 1
+        mine = self._mine(reduced.parts, self.pools.attach)
+        reduced.tickets = bulk.all_reduce(reduced.number, mine, partial(self._on_reduced, reduced))
+        self._note(reduced.epoch, *reduced.tickets)
         if meanwhile:  # the reduction is in progress, so the ranks continue
             began, reduced.waiting = reduced.waiting, []
             for waits in began:
                 self._tell(waits)
-        elif not reduced.left:
+        elif not reduced.tickets:
             self._end_reduction(reduced)
 
-    def _attached(self, part: HostReduction) -> HostReduction:
-        places, attach = self._places, self.pools.attach
-        return part._replace(
-            partial=attach(part.partial),
-            result=attach(part.result),
-            sources=[places[host] for host in part.sources],
-            destinations=[places[host] for host in part.destinations],
-        )
+    def _mine(
+        self, parts: Sequence[HostReduction], array: Callable[[Any], NDArray[Any]]
+    ) -> List[Tuple[int, HostReduction]]:
+        """Return this host's parts of a reduction, with their indices and arrays."""
+        own, places = self.hosts.own, self._places
+        return [
+            (
+                i,
+                part._replace(
+                    partial=array(part.partial),
+                    result=array(part.result),
+                    sources=[places[host] for host in part.sources],
+                    destinations=[places[host] for host in part.destinations],
+                ),
+            )
+            for i, part in enumerate(parts)
+            if own in part.sources or own in part.destinations
+        ]
 
-    def _on_reduced(self, reduced: _Reduced, error: Optional[BaseException]) -> None:
+    def _on_reduced(self, reduced: _Reduced, ticket: Ticket) -> None:
         with self._lock:
-            if self._ended or self._reductions.get(reduced.epoch) is not reduced:
-                return
-            reduced.left -= 1
-            if error is not None:
-                reduced.error = f"the reduction over hosts failed: {error}"
-            if not reduced.left:
+            if self._reductions.get(reduced.epoch) is reduced:
                 self._end_reduction(reduced)
+        self._on_over(ticket)
+
+    def on_finish(self, to: int, number: int, parts: Sequence[HostReduction]) -> None:
+        """Take part in a reduction that another host has abandoned, unless this host had begun it."""
+        bulk = self.bulk
+        if bulk is not None and number in bulk.skipped:
+            bulk.skipped.remove(number)
+            mine = self._mine(parts, lambda handle: np.empty(handle.shape, handle.dtype))
+            self._note(-1, *bulk.all_reduce(number, mine, self._on_over, is_abandoned=True))
 
     def _begin_finish(self, waits: _Waits, epoch: int, number: int) -> None:
         """Signal a rank when a reduction that began earlier is over."""
@@ -300,13 +331,13 @@ class Requests:
             self._tell(waits)
             return
         reduced.waiting.append(waits)
-        if not reduced.left:
-            self._end_reduction(reduced)
+        self._end_reduction(reduced)
 
     def _end_reduction(self, reduced: _Reduced) -> None:
-        """Signal the waiting ranks that a reduction is over, and drop it when all ranks have been signaled."""
+        """Signal the waiting ranks if a reduction is over, and drop it when all ranks have been signaled."""
+        if not all([ticket.is_over() and not ticket.is_abandoned for ticket in reduced.tickets]):
+            return
         for waits in reduced.waiting:
-            waits.error = reduced.error
             if not reduced.signalled:  # count the bytes for one rank only
                 waits.received += sum(ticket.received for ticket in reduced.tickets)
             reduced.signalled.add(waits.rank)
@@ -317,63 +348,39 @@ class Requests:
 
     # -- aborting -------------------------------------------------------------------------------------------------
 
-    def look_at_aborted(self) -> None:
-        self.abort(self.block.words[ABORTED])
+    def abort(self, aborted: int, reductions: int) -> None:
+        """Abort all requests of commands up to number ``aborted``; ``reductions`` is the next reduction's number."""
+        with self._lock:
+            self.aborted = aborted
+            if self.bulk is not None:
+                self.bulk.skip_to(reductions)
+            self._give_up(aborted * BARRIERS_PER_COMMAND)
 
-    def abort(self, aborted: int) -> None:
-        """Abort all requests of commands up to number ``aborted``."""
-        if aborted > self._given_up:
-            with self._lock:
-                self._given_up = aborted
-                self._give_up()
-
-    def _give_up(self, everything: bool = False) -> None:
-        """Cancel pending requests and their transfers; unless ``everything``, keep reductions of earlier commands."""
-        fetches, self._fetches, self._fetched = self._fetches, {}, {}
+    def _give_up(self, first: int) -> None:
+        """Give up requests and operations, except reductions that began before barrier ``first``."""
+        self._fetches, self._fetched = {}, {}
         self._constants = {key: fetch for key, fetch in self._constants.items() if fetch.is_done}
         self._rooms, self._postponed = {}, []
-        first = -1 if everything else self._given_up * BARRIERS_PER_COMMAND
+        for epoch, ticket in self._operations:
+            if epoch >= first:
+                ticket.is_abandoned = True
         self._reductions, under_way = {}, self._reductions
         for epoch, reduced in under_way.items():
-            if epoch < first:  # an earlier command began this reduction
+            if epoch < first:
                 self._reductions[epoch], reduced.waiting = reduced, []
-        for fetch in fetches.values():
-            self._cancel(fetch)
-        if self.bulk is not None:
-            self.next_reduction = self.bulk.reductions
-            kept = {reduced.number for reduced in self._reductions.values()}
-            ranges = self.bulk.skip_reductions(
-                kept, {reduced.number for reduced in under_way.values() if reduced.number >= 0}
-            )
-            self._cancelling += len(ranges)
-            for first, last in ranges:
-                self.bulk.courier.cancel(first, last, self._on_cancelled)
+            elif reduced.tickets:
+                self._send_parts(reduced)
 
-    def _cancel(self, fetch: _Fetch) -> None:
-        if self.bulk is None or fetch.carried < 0:
-            return
-        self._cancelling += 1
-        self.bulk.cancel_fetch(fetch.carried, self._on_cancelled)
-        host = self.hosts.of(fetch.ranges.pool)
-        try:
-            self.lines[host].send(ForgetFetch(host, fetch.carried))
-        except OSError:  # the host is lost
-            pass
-
-    def on_forget(self, to: int, carried: int) -> None:
-        """Stop sending memory that another host no longer needs."""
-        if self.bulk is not None:
-            self.bulk.cancel_fetch(carried)
-
-    def _on_cancelled(self, error: Optional[BaseException]) -> None:
-        with self._lock:
-            self._cancelling -= 1
-            if not self._cancelling and not self._ended:
-                self.block.bridge.release()
+    def _send_parts(self, reduced: _Reduced) -> None:
+        """Let hosts take part that have not begun a reduction, so that it ends on this host."""
+        for host, line in enumerate(self.lines):
+            if host != self.hosts.own:
+                with suppress(ConnectionError):  # the host is lost
+                    line.send(FinishReduction(host, reduced.number, reduced.parts))
 
     #: The methods for ranks' requests, by kind (see `sync.fetching`), and for messages of other hosts.
     kinds: Handlers = {"fetch": _begin_fetch, "room": _begin_room, "reduce": _begin_reduce, "finish": _begin_finish}
-    handlers: Handlers = {FetchMemory: on_fetch, Memory: on_memory, FetchRefused: on_refused, ForgetFetch: on_forget}
+    handlers: Handlers = {FetchMemory: on_fetch, Memory: on_memory, FinishReduction: on_finish}
 
 
 class _Waits:
@@ -388,10 +395,10 @@ class _Reduced:
     """A reduction over hosts; ``epoch`` is the last barrier before the ranks requested it."""
 
     def __init__(self, epoch: int) -> None:
-        self.epoch, self.number, self.error = epoch, -1, ""
+        self.epoch, self.number = epoch, -1
+        self.parts: Sequence[HostReduction] = ()
         self.waiting: List[_Waits] = []
-        self.tickets: List[Ticket] = []
-        self.left = 0  # unfinished parts
+        self.tickets: List[Ticket] = []  # of this host's parts
         self.signalled: Set[int] = set()  # ranks that have been signaled
 
 
@@ -400,6 +407,5 @@ class _Fetch:
 
     def __init__(self, number: int, ranges: Ranges) -> None:
         self.number, self.ranges, self.is_done, self.error = number, ranges, False, ""
-        self.carried = -1  # the operation number of this fetch in the MPI thread; -1 if MPI does not carry it
         self.ranks: Set[int] = set()
         self.waiting: List[_Waits] = []

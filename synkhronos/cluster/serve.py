@@ -18,7 +18,7 @@ from ..processes.keeper import Keeper
 from ..processes.launcher import ProcessLauncher, configs_of_host
 from ..sync.control_block import ControlBlock
 from . import wire
-from .bulk_transfers import BulkTransfers
+from .bulk_transfers import FAREWELL_TIMEOUT_S, BulkTransfers
 from .copying import LOOK_EVERY_S
 from .deputy import Deputy
 from .environment import for_ranks
@@ -62,7 +62,7 @@ class Server:
             self.keeper.end()
         together = bool(self._together)
         if together and self.bulk is not None:
-            together = self.bulk.close()
+            together = self.bulk.courier.close(FAREWELL_TIMEOUT_S)
         return together
 
     def _receive(self, line: wire.Line) -> None:

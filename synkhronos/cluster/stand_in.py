@@ -20,18 +20,17 @@ class StandIn(Copying):
     def __init__(self, requests: Requests, outputs: Sequence[int]) -> None:
         super().__init__(requests)
         self.outputs = {rank: outputs[2 * i : 2 * i + 2] for i, rank in enumerate(self.hosts.far)}
-        self._told = 0  # the last aborted command that was sent to the other hosts
 
     def look(self, overdue: bool) -> bool:
         words = self.block.words
         aborted = words[ABORTED]
-        if aborted > self._told:
-            self._told = aborted
+        if aborted > self.requests.aborted:
             decided = words[DECIDED]  # read after `aborted`, when no further barrier of that command can be decided
-            self.requests.look_at_aborted()
-            for line in self.requests.lines[1:]:
+            reductions = 0 if self.requests.bulk is None else self.requests.bulk.after_abort()
+            for line in self.requests.lines[1:]:  # before `abort`, which also sends messages to these hosts
                 with suppress(ConnectionError):  # of a lost host; the others must still abort the command
-                    line.send(CommandAborted(aborted, decided, self.requests.next_reduction))
+                    line.send(CommandAborted(aborted, decided, reductions))
+            self.requests.abort(aborted, reductions)
             self.wake(self.hosts.near)  # ranks may be waiting for replies to their requests
         return False
 
@@ -47,8 +46,10 @@ class StandIn(Copying):
 
     def on_ended(self, ranks: Dict[int, Tuple[int, int, bytes]]) -> None:
         """Record the exit status, peak memory and traceback of ranks that have ended."""
+        has_lost = self._has_lost()
         for rank, ended in ranks.items():
-            record_exit(self.block, rank, *ended)
+            if ended[0] != LOST or not has_lost:
+                record_exit(self.block, rank, *ended)
 
     def on_output(self, rank: int, stream: int, text: bytes) -> None:
         os.write(self.outputs[rank][stream], text)
@@ -57,8 +58,13 @@ class StandIn(Copying):
     handlers = {StepCounts: on_steps, AbortCommand: on_abort, RanksEnded: on_ended, Printed: on_output}
 
     def fail(self, reason: str) -> None:
-        for host in range(1, len(self.hosts.ranks)):
-            self.lose(host, f"the bridge process failed:\n{reason}")
+        if not self._has_lost():
+            for host in range(1, len(self.hosts.ranks)):
+                self.lose(host, f"the bridge process failed:\n{reason}")
+
+    def _has_lost(self) -> bool:
+        """Return whether a host is lost: the error must name this host, not a failure of MPI that follows."""
+        return any([self.block.status[rank] == LOST for rank in self.hosts.far])
 
     def lose(self, host: int, reason: str) -> None:
         for rank in self.hosts.ranks[host]:

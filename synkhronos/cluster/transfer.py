@@ -22,8 +22,6 @@ from .progress import TransferProgress
 
 Bytes = NDArray[np.uint8]
 
-WINDOW_MESSAGES = 4  # maximum number of pending messages per transfer
-
 
 class Transfer(BulkOperation):
     """One end of a transfer with ``host``; ``message_bytes`` must be equal at both ends."""
@@ -41,11 +39,10 @@ class Transfer(BulkOperation):
         self._at = 0
 
     def begin(self, messages: TransferProgress) -> None:
-        for _ in range(WINDOW_MESSAGES):
-            self._begin_next(messages)
+        self._go_on(messages)
 
-    def _begin_next(self, messages: TransferProgress) -> None:
-        if self._at < self._nbytes:
+    def _go_on(self, messages: TransferProgress) -> None:
+        while self._at < self._nbytes and self.pending < self.window:
             begin, self._at = self._at, min(self._at + self._message_bytes, self._nbytes)
             self._post(messages, self._pieces(begin, self._at), self._at - begin)
 
@@ -77,7 +74,7 @@ class Sending(Transfer):
     def landed(self, messages: TransferProgress, what: Bytes) -> None:
         if what is not None:
             messages.give_back(what)
-        self._begin_next(messages)
+        self._go_on(messages)
 
 
 class Receiving(Transfer):
@@ -93,4 +90,4 @@ class Receiving(Transfer):
                 piece[:] = joined[begin : begin + piece.nbytes]
                 begin += piece.nbytes
             messages.give_back(joined)
-        self._begin_next(messages)
+        self._go_on(messages)

@@ -14,16 +14,23 @@ from refusals import reports
 
 from synkhronos.cluster import copying, wire
 from synkhronos.cluster.bridge import _Bridge
+from synkhronos.cluster.bulk_transfers import BulkTransfers
 from synkhronos.cluster.copying import LOOK_AGAIN_S, LOOK_EVERY_S
 from synkhronos.cluster.deputy import Deputy
-from synkhronos.cluster.messages import CommandAborted, FetchMemory, ForgetFetch, Reply, StepCounts
+from synkhronos.cluster.host_memory import HostMemory
+from synkhronos.cluster.messages import CommandAborted, FetchMemory, FinishReduction, RanksEnded, Reply, StepCounts
+from synkhronos.cluster.operation import Ticket
 from synkhronos.cluster.requests import Requests
 from synkhronos.cluster.stand_in import StandIn
 from synkhronos.errors import SynkhronosError
+from synkhronos.memory.handles import Handle
 from synkhronos.memory.memfd import nameless_file
 from synkhronos.memory.ranges import Ranges
+from synkhronos.reductions import ReduceOp
+from synkhronos.runtime.exit_status import LOST
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND
 from synkhronos.sync.control_block import ABORTED, DECIDED, LET_GO, ControlBlock
+from synkhronos.sync.fetching import HostReduction
 from synkhronos.sync.hosts import Hosts
 
 
@@ -38,28 +45,27 @@ class Line:
 
 
 class Courier:
-    """Courier that records received numbers and the callbacks of its cancellations."""
+    """Courier that records the tickets of its operations, which end when a test finishes them."""
+
+    host, hosts, last_tag, error = 0, 2, 32767, None
 
     def __init__(self):
-        self.let_go, self.received = [], []
+        self.tickets, self.reduced = [], []
 
-    def receive(self, host, number, buffers, done):
-        self.received.append(number)
+    def send(self, host, number, buffers, done):
+        self.tickets.append(Ticket(done))
+        return self.tickets[-1]
 
-    def cancel(self, first, last, done=None):
-        self.let_go += [] if done is None else [done]
+    receive = send
+
+    def all_reduce(self, number, reduction, done, is_abandoned):
+        self.reduced.append(reduction)
+        self.tickets.append(Ticket(done, is_abandoned))
+        return self.tickets[-1]
 
 
 def bulk():
-    """Return a fake `Bulk` with a `Courier` that records."""
-    courier = Courier()
-    return SimpleNamespace(
-        courier=courier,
-        reductions=0,
-        new_fetch=lambda: 7,
-        cancel_fetch=lambda number, done=None: courier.cancel(number, number, done),
-        skip_reductions=lambda kept, others=(): [],
-    )
+    return BulkTransfers(Courier())
 
 
 @pytest.fixture
@@ -117,15 +123,16 @@ def test_ranks_get_no_command_while_an_earlier_one_may_still_write(make):
     ask(process, 1, 1, "fetch", wanted(0, 1 << 18))
     process.look(False)
     process.requests.look()
-    assert carrier.courier.received == [7]
+    (ticket,) = carrier.courier.tickets
+    assert not ticket.is_abandoned
     process.receive(CommandAborted(1, 0, 0))
     process.receive(CommandAborted(2, 0, 0))
     process.look(True)
     words, lead = process.block.words, process.block.lead
-    assert (words[ABORTED], words[LET_GO]) == (2, 0) and not rings(process)
+    assert (words[ABORTED], words[LET_GO]) == (2, 0) and not rings(process) and ticket.is_abandoned
     lead.drain()  # the abort woke the leader
-    carrier.courier.let_go.pop()(None)
-    assert rings(process)
+    ticket.finish()
+    assert rings(process) and not process.block.fetch_done[1]
     process.look(False)
     assert words[LET_GO] == 2 and select.select([lead], [], [], 0)[0]
 
@@ -180,12 +187,104 @@ def test_nothing_small_is_asked_for_while_the_courier_may_still_write(make):
     process.requests.look()
     process.block.words[ABORTED] = 1
     ask(process, 0, 2, "fetch", wanted(1, 1 << 10), command=2)
+    process.requests.look()  # not yet, because the abort comes first
+    process.look(False)
     process.requests.look()
-    assert [type(message) for message in line.sent] == [FetchMemory, ForgetFetch]
-    carrier.courier.let_go.pop()(None)
+    assert [type(message) for message in line.sent] == [FetchMemory, CommandAborted]
+    carrier.courier.tickets[0].finish()
     assert rings(process)
     process.requests.look()
-    assert [type(message) for message in line.sent] == [FetchMemory, ForgetFetch, FetchMemory]
+    assert [type(message) for message in line.sent] == [FetchMemory, CommandAborted, FetchMemory]
+
+
+def parts_of(*ranks):
+    """Return a reduction over the hosts 0 and 1 of arrays of these ranks: first the values, then the results."""
+    partial, result = [Handle(rank, 64, (100,), None, np.dtype("float32")) for rank in ranks]
+    return [HostReduction(partial, result, ReduceOp("sum"), None, (0, 1), (0, 1))]
+
+
+def test_hosts_take_part_in_reductions_that_only_others_have_begun(make):
+    """The first host has begun one before an abort, the second has not; both continue with the same number."""
+    first, second = make((1, 1), carrier=bulk()), make((1, 1), own=1, carrier=bulk())
+    ask(first, 0, 1, "reduce", parts_of(1, 1), False)
+    first.requests.look()
+    (ticket,) = first.requests.bulk.courier.tickets
+    first.block.words[ABORTED] = 1
+    first.look(False)
+    aborted, finish = first.requests.lines[1].sent
+    assert aborted == CommandAborted(1, 0, first.requests.bulk.reductions) and ticket.is_abandoned
+    assert finish == FinishReduction(1, 0, parts_of(1, 1)) and first.requests.is_draining
+    for message in (aborted, finish, finish):  # the last is from a third host
+        second.receive(message)
+    (joined,) = second.requests.bulk.courier.tickets
+    assert joined.is_abandoned and second.requests.bulk.courier.reduced[0].result.nbytes == 400
+    assert second.requests.bulk.reductions == first.requests.bulk.reductions > 2
+    joined.finish()
+    ticket.finish()
+    assert rings(first) and rings(second) and not first.requests.is_draining
+    assert not first.block.fetch_done[0]  # the result is dropped
+
+
+def test_a_host_does_not_begin_a_reduction_twice(make):
+    process = make((1, 1), own=1, carrier=bulk())
+    ask(process, 1, 1, "reduce", parts_of(0, 0), False)
+    process.requests.look()
+    for message in (CommandAborted(1, 0, 4), FinishReduction(1, 0, parts_of(0, 0))):
+        process.receive(message)
+    assert len(process.requests.bulk.courier.tickets) == 1
+
+
+def test_ranks_do_not_hear_of_what_another_host_has_given_up(make):
+    """The abort is on its way; until then, they wait."""
+    process = make((1, 1), carrier=bulk())
+    ask(process, 0, 1, "reduce", parts_of(1, 1), False)
+    process.requests.look()
+    (ticket,) = process.requests.bulk.courier.tickets
+    ticket.is_abandoned = True
+    ticket.finish()
+    assert process.block.fetch_done[0] == 0
+    process.block.words[ABORTED] = 1
+    process.look(False)
+    assert process.block.fetch_done[0] == 0 and not process.requests.is_draining
+
+
+def test_data_of_aborted_commands_is_not_sent(make):
+    process = make((1, 1), own=1, carrier=bulk())
+    process.requests.pools.add(1, fd := nameless_file("pool", 1 << 20))
+    process.requests.memory[1] = HostMemory(fd)
+    ranges = [1, np.array([0]), np.array([1 << 18])]
+    process.receive(FetchMemory(1, 0, 1, 2 * BARRIERS_PER_COMMAND, 5, *ranges))
+    process.receive(CommandAborted(2, 0, 0))
+    process.receive(FetchMemory(1, 0, 2, 2 * BARRIERS_PER_COMMAND + 1, 7, *ranges))
+    process.receive(FetchMemory(1, 0, 3, 3 * BARRIERS_PER_COMMAND, 9, *ranges))
+    assert [ticket.is_abandoned for ticket in process.requests.bulk.courier.tickets] == [True, True, False]
+
+
+def test_a_lost_host_is_not_hidden_by_what_follows_from_it(make):
+    """Even if the program is late to look: MPI then fails on all hosts."""
+    process = make((1, 1, 1), carrier=bulk())
+    process.lose(2, "cut")
+    process.receive(RanksEnded({1: (LOST, 0, b"MPI failed")}))
+    process.requests.bulk.courier.error = ZeroDivisionError("planted")
+    process._on_bell()
+    assert list(process.block.ended) == [0, 0, 1]
+    process.receive(RanksEnded({1: (3, 0, b"")}))
+    assert (process.block.ended[1], process.block.status[1]) == (1, 3)
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_an_error_of_the_mpi_thread_is_reported(make, own):
+    """All ranks of the other host, or of this one, count as lost, with the cause."""
+    process = make((1, 1), own=own, carrier=bulk())
+    process.requests.bulk.courier.error = ZeroDivisionError("planted")
+    process._on_bell()
+    process._on_bell()
+    if own:
+        ((ranks,),) = [message for message in process.line.sent if isinstance(message, RanksEnded)]
+        (status, _, reason) = ranks[1]
+    else:
+        status, reason = process.block.status[1], bytes(process.block.fatal_error[1])
+    assert status == LOST and b"ZeroDivisionError: planted" in reason and b"failed" in reason
 
 
 def test_a_request_is_not_taken_for_the_one_before(make):

@@ -1,7 +1,7 @@
 """A program for mpirun, one process per host, that tests couriers. Prints "fine" if all checks pass.
 
-In each round, a reduction that one host joins late is canceled on all hosts, while data is being sent. Then several
-reductions that run at the same time must give the right results, and so must transfers.
+In each round, hosts give up a reduction while data is being sent; one host takes part in it only afterwards. Then
+several reductions that run at the same time must give the right results, and so must transfers.
 """
 
 import os
@@ -12,7 +12,6 @@ import numpy as np
 
 from synkhronos.cluster.environment import settings
 from synkhronos.cluster.mpi_thread import MpiThread
-from synkhronos.cluster.operation import Cancelled
 from synkhronos.reductions import ReduceOp
 from synkhronos.sync.fetching import HostReduction
 
@@ -48,12 +47,15 @@ def main():
         reduction = HostReduction(values(host, number, size), result, ReduceOp("sum"))
         if host == late:
             time.sleep(0.02)
-        ticket = courier.all_reduce(number, reduction)
+        ticket = courier.all_reduce(number, reduction, is_abandoned=host == late)
         time.sleep(0.001 * turn)
-        check(courier.cancel(number, number).wait(60), "a cancellation does not end")
-        check(ticket.is_over(), "a cancelled reduction is not over")
-        check(ticket.error is None or isinstance(ticket.error, Cancelled), f"ended by {ticket.error!r}")
-        given_up += ticket.error is not None
+        if turn % 2 or host == turn % hosts:  # the other hosts hear of it from this one
+            ticket.is_abandoned = True
+        check(ticket.wait(60), "a reduction that was given up is not over")
+        if not ticket.is_abandoned:
+            parts = [values(each, number, size) for each in range(hosts)]
+            check(np.array_equal(result, np.sum(parts, 0)), "a reduction that was not given up is wrong")
+        given_up += ticket.is_abandoned
         result[:] = -1  # as if the memory had been reused
         others = []
         for op, wire in (("sum", None), ("max", None), ("sum", "bfloat16")):
@@ -63,7 +65,7 @@ def main():
             others.append((parts, op, target))
             others[-1] += (courier.all_reduce(number, HostReduction(parts[host], target, ReduceOp(op), wire=wire)),)
         for parts, op, target, ticket in others:
-            ticket.result(60)
+            check(ticket.wait(60), f"{op} does not end")
             check(np.array_equal(target, np.max(parts, 0) if op == "max" else np.sum(parts, 0)), f"{op} is wrong")
         number += 1
         there = np.zeros(size, "float32")
@@ -73,12 +75,11 @@ def main():
             courier.receive(left, number, [there[:900], there[900:]]),
         ]
         for ticket in tickets:
-            ticket.result(60)
+            check(ticket.wait(60), "a transfer does not end")
         check(np.array_equal(there, values(left, number, size)), "a transfer is wrong")
-        check((result == -1).all(), "a cancelled reduction wrote after its end")
+        check((result == -1).all(), "a reduction wrote after its end")
         number += 1
     given_up = comm.allreduce(given_up)
-    check(courier.take_leave().wait(60), "others have not taken what they have cancelled")
     check(courier.close(60), "the courier does not end")
     if host == 0:
         print(f"fine, {given_up} reductions given up", flush=True)

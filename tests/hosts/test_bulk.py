@@ -59,3 +59,39 @@ def test_hosts_may_end_one_after_the_other(mpi, variables):
     """Hosts that end one after another do not count as dead."""
     status, printed = mpi.run(["-c", ONE_BY_ONE], n=3, variables=variables, timeout=TIMEOUT_S)
     assert status == 0 and printed.split() == ["fine"], printed
+
+
+#: A callback in the MPI thread of one host raises an exception while values are reduced.
+FAILING = """
+import os
+import sys
+
+import numpy as np
+
+import synkhronos as synk
+from synkhronos.cluster.environment import place
+from synkhronos.cluster.requests import Requests
+from synkhronos.testing import numpy_engine as engine
+
+
+def fail(self, *what):
+    raise ZeroDivisionError("planted")
+
+
+if place(os.environ).process == int(sys.argv[1]):
+    Requests._on_reduced = fail
+assert synk.fork(1) == 2
+variable = engine.shared(np.ones(100_000))
+synk.function([], [], updates=[(variable, variable + variable)])()
+try:
+    synk.all_reduce(variable, op="sum")
+except synk.WorkerDied as error:
+    print("fine" if "ZeroDivisionError: planted" in str(error.__cause__) else repr(error.__cause__), error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_an_exception_in_the_mpi_thread_reaches_the_program(mpi, variables, host):
+    """Earlier, it was only logged, and ranks waited forever."""
+    _, printed = mpi.run(["-c", FAILING, str(host)], n=2, variables=variables, timeout=TIMEOUT_S)
+    assert "fine" in printed and "rank 1" in printed, printed

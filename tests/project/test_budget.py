@@ -23,7 +23,7 @@ BUDGET = {
     "sync/": 1091,
     "runtime/": 1889,
     "transports/": 1701,
-    "cluster/": 2296,
+    "cluster/": 2161,
     "processes/": 882,
     "program/": 1046,
     "engines/ sharding/ ops/": 8490,

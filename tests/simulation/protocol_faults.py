@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from synkhronos.cluster import wire
+from synkhronos.cluster.bulk_transfers import BulkTransfers
 from synkhronos.cluster.deputy import Deputy
 from synkhronos.cluster.requests import Requests
 from synkhronos.cluster.stand_in import StandIn
@@ -254,9 +255,24 @@ PLANTS_OVER_HOSTS = {
         {"for line in self.requests.lines[1:]:": "for line in self.requests.lines[1:2]:"},
     ),
     "reductions that are counted differently after an abort": (
-        [Deputy],
-        "on_aborted",
-        {"self.requests.bulk.reductions = reductions": "pass"},
+        [BulkTransfers],
+        "skip_to",
+        {"self.reductions = reductions": "self.reductions += 3"},
+    ),
+    "a number of a reduction that was given up is used again": (
+        [BulkTransfers],
+        "after_abort",
+        {"self.reductions + MAX_COUNT_DIFFERENCE + 1": "max(0, self.reductions - 1)"},
+    ),
+    "a reduction that others have given up, and that one host does not end": (
+        [Requests],
+        "on_finish",
+        {"number in bulk.skipped": "False"},
+    ),
+    "a reduction that a host takes part in twice": (
+        [Requests],
+        "on_finish",
+        {"bulk.skipped.remove(number)": "pass"},
     ),
     "memory that is announced before it is there": (
         [Requests],

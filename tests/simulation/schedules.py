@@ -95,6 +95,12 @@ OF_INTERRUPTS_OVER_HOSTS = (
     *("accepted by the kernel", "received", "polled", "fetch_asked written", "fetch_done read"),
 )
 
+#: A point of a rank that waits for a reduction by MPI.
+OF_REDUCTIONS = "fetch_done read"
+
+#: Steps that change the large array.
+CHANGES = (("all_reduce", "v", "max"), ("broadcast", "v", 3.0), ("call_alike", 3, 6))
+
 #: Kinds of faults, and how often each is drawn.
 FAULTS = {"death": 6, "exception": 2, "memory": 2, "interrupt": 4, "stuck": 1, "pause": 2, "keeper": 1, "master": 1}
 
@@ -191,8 +197,21 @@ def drawn_over_hosts(seed):
         steps.append((name, *KINDS[name].draw(rng, n)))
     faults = [_fault_over_hosts(rng, hosts, root, len(steps)) for _ in range(rng.choice((0, 1, 1, 1, 2)))]
     timeout = 2.0 if any(fault.kind == "stuck" for fault in faults) else None
+    if behavior.has_mpi and timeout is None and rng.random() < 0.3:
+        faults = _interrupt_reductions(rng, root, steps)
+        behavior = behavior._replace(mpi_delay_s=rng.choice((0.01, 0.1)))  # longer than an abort
     one = one._replace(n=n, root=root, steps=tuple(steps), faults=tuple(sorted(faults)), timeout=timeout)
     return one._replace(hosts=hosts, network=behavior)
+
+
+def _interrupt_reductions(rng, root, steps):
+    """Replace pairs of steps: MPI moves values of a large array when an interrupt comes, and the next step changes it."""
+    faults = []
+    for i in rng.sample(range(0, len(steps) - 1, 2), 4):
+        steps[i : i + 2] = [("all_reduce", "v", "sum"), rng.choice(CHANGES)]
+        point = 1 + int(rng.expovariate(1 / rng.choice((1.0, 20.0, 60.0))))
+        faults.append(Fault("interrupt", root, i, point, at=OF_REDUCTIONS))
+    return faults
 
 
 def _fault_over_hosts(rng, hosts, root, n_steps):

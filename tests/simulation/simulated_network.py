@@ -38,7 +38,8 @@ WRITABLE_BYTES = 2 * FRAME_BYTES  # a socket with less free space does not count
 KEEPALIVE_S = 60.0  # a connection that only has keepalive notices a cut cable after this time
 NEVER_ACKNOWLEDGED_S = 900.0  # the kernel's limit without TCP_USER_TIMEOUT
 LAST_TAG = 32767
-EAGER_BYTES = 4096  # MPI copies shorter messages when they are sent
+EAGER_BYTES = 2048  # MPI copies shorter messages when they are sent
+CHUNK_BYTES = 1 << 14  # of transfers and reductions, which therefore consist of several messages
 
 
 class Behavior(NamedTuple):
@@ -629,21 +630,26 @@ class Request:
 
     def __init__(self, communicator, buffer=None, source=-1, tag=-1):
         self.communicator, self.buffer, self.source, self.tag = communicator, buffer, source, tag
-        self.is_complete = False
+        self.is_complete, self.nbytes = False, 0
 
     @classmethod
-    def Testsome(cls, requests):
+    def Testsome(cls, requests, statuses):
         communicator = requests[0].communicator
         communicator.network.scheduler.visit("MPI tested")
         communicator.check()
         communicator.progress()
-        return [i for i, request in enumerate(requests) if request.is_complete] or None
+        found = [i for i, request in enumerate(requests) if request.is_complete]
+        statuses += [Status(requests[i].nbytes) for i in found]
+        return found or None
 
-    def Cancel(self):
-        posted = self.communicator.posted
-        if self in posted:  # otherwise a message is arriving
-            posted.remove(self)
-            self.is_complete = True
+
+class Status(NamedTuple):
+    """Replacement for ``MPI.Status``."""
+
+    nbytes: int
+
+    def Get_count(self):
+        return self.nbytes
 
 
 class Message:
@@ -656,11 +662,6 @@ class Message:
             self.content, request.is_complete = self.content.copy(), True
         self.receive = None  # the matching request
         self.is_half = False
-
-    def Irecv(self, buffer):
-        self.receive = Request(self.communicator, buffer)
-        self.communicator.arrived.append(self)
-        return self.receive
 
 
 class Communicator:
@@ -700,9 +701,7 @@ class Communicator:
         if other is None or self.is_lost(host):
             return request
         other._last[self.host] = at = max(other._last[self.host], network.scheduler.now + network.mpi_delay())
-        message = Message(self.host, tag, request, at)
-        message.communicator = other
-        other.arriving.append(message)
+        other.arriving.append(Message(self.host, tag, request, at))
         return request
 
     def Irecv(self, buffer, host, tag):
@@ -711,15 +710,6 @@ class Communicator:
         self.posted.append(request)
         self.progress()
         return request
-
-    def Improbe(self, source=-1, tag=-1):
-        self.network.scheduler.visit("MPI probed")
-        self.progress()
-        for message in self.unexpected:
-            if source in (-1, message.source) and tag in (-1, message.tag):
-                self.unexpected.remove(message)
-                return message
-        return None
 
     def Ibarrier(self):
         self.network.scheduler.visit("MPI barrier")
@@ -757,6 +747,7 @@ class Communicator:
                 continue
             begin = middle if message.is_half else 0
             into[begin : content.nbytes] = content[begin:]
+            message.receive.nbytes = content.nbytes
             message.receive.is_complete = message.request.is_complete = True
             self.arrived.remove(message)
 
@@ -790,7 +781,7 @@ class HostsWorld(World):
         network.scheduler.wake("communicator")
         while not all(host in network.mpi or network.is_gone(host) for host in range(self.n)):
             network.scheduler.wait("communicator", network.scheduler.now + 1.0)
-        return MpiThread(communicator, LAST_TAG)
+        return MpiThread(communicator, LAST_TAG, CHUNK_BYTES)
 
     def launcher(self):
         return 0

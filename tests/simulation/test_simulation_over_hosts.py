@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 #: Faults that hundreds of schedules find; the others are found by the first fifty.
-RARE = "without a notice|interrupt|does not wake|hides|without the command|decisions|counted"
+RARE = "without a notice|lost host|interrupt|does not wake|hides|without the command|decisions"
 
 
 @pytest.fixture(autouse=True)
