@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import deque
 from typing import Deque, Dict, Mapping, Optional, Sequence, Set, Tuple, Union
 
@@ -12,7 +11,7 @@ from ..memory.memfd import give_back
 from ..processes.keeper import record_exit
 from ..processes.launcher import ProcessLauncher
 from ..profile import ring
-from ..runtime.exit_status import LOST
+from ..runtime.exit_status import LOST, ORPHANED
 from ..runtime.launcher import Ranges
 from ..sync.control_block import ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, DEATHS, DECIDED, LET_GO
 from ..sync.rendezvous import Rendezvous
