@@ -702,8 +702,8 @@ def collective_too_early(plant):
 def other_op_inside(plant, right_op, wrong_op):
     right = in_graph.all_reduce
 
-    def wrong(number, op, *others):
-        return right(number, ReduceOp(wrong_op) if op.name == right_op else op, *others)
+    def wrong(number, op, arrays, in_parts=False):
+        return right(number, ReduceOp(wrong_op) if op.name == right_op else op, arrays, in_parts)
 
     plant.replace(in_graph, "all_reduce", wrong)
 
