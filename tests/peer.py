@@ -97,6 +97,25 @@ def call_plainly(rank: Rank, function: int, *args: Any) -> Any:
     return rank.functions[function](*args)
 
 
+def written_expressions(rank: Rank, function: int) -> Any:
+    """Return the operations of a function's expressions, as they were before optimization."""
+    maker = rank.functions[function].maker
+    found = [given.update for given in maker.inputs] + [given.variable for given in maker.outputs]
+    return [str(each.owner.op) for each in found if each is not None and each.owner is not None]
+
+
+def types_of_outputs(rank: Rank, function: int) -> Any:
+    """Return the types of a function's outputs, as text."""
+    return [str(given.variable.type) for given in rank.functions[function].maker.outputs]
+
+
+def stacks_of_nodes(rank: Rank, function: int) -> Any:
+    """Return the number of nodes with a stack that created them, of different objects, and of different stacks."""
+    nodes = rank.functions[function].maker.fgraph.apply_nodes
+    found = [node.outputs[0].tag.trace for node in nodes if getattr(node.outputs[0].tag, "trace", None)]
+    return len(found), len({id(each) for each in found}), len({repr(each) for each in found})
+
+
 class Peer:
     """The first process's side: ``peer.method(...)`` calls the method of a `Rank` in the second process."""
 

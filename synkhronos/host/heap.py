@@ -7,6 +7,7 @@ quarter of its time while all other ranks wait. ``fork(keep_heap=False)`` keeps 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 
 #: Blocks of at least this size are mapped separately and returned when freed; glibc's maximum.
@@ -24,3 +25,9 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # not glibc
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES) and mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES))
+
+
+def return_freed_memory() -> None:
+    """Return all freed memory to the kernel once, for example after loading, which takes as much again as it leaves."""
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)

@@ -20,11 +20,15 @@ from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..host import machine
+from ..host.heap import return_freed_memory
 from ..runtime.command import Command
 from ..runtime.context import RankContext
 from ..runtime.registry import FunctionEntry, Origin, Replicas, SharedEntry
 from ..trace import point
 from ..transports.base import Pending
+
+#: Minimum size in bytes of pickled functions after whose loading freed memory is returned to the kernel.
+TRIM_FROM_BYTES = 1 << 20
 
 
 class SharedItem(NamedTuple):
@@ -204,6 +208,8 @@ class ReplicaBuilder(Replicas):
             for compiled in loaded:
                 engine.warm_up(compiled)
                 count()
+        if len(pickled) >= TRIM_FROM_BYTES:
+            return_freed_memory()
         return [_owned(number, engine, compiled) for number, compiled in zip(numbers, loaded)]
 
     @contextmanager

@@ -56,6 +56,27 @@ print(faults())
     assert with_it < 100
 
 
+def test_freed_memory_can_be_returned_once():
+    kept, returned = map(
+        int,
+        run("""
+from synkhronos.host import heap
+import numpy as np
+heap.keep_freed_memory()
+def resident():
+    return int(open("/proc/self/statm").read().split()[1])
+before = resident()
+blocks = [np.ones(1 << 17) for _ in range(100)]  # 100 MB
+last = np.ones(1 << 10)  # above them in the heap
+del blocks
+print(resident() - before)
+heap.return_freed_memory()
+print(resident() - before)
+""").split(),
+    )
+    assert kept > 20000 and returned < 2000  # pages of 4 KiB
+
+
 def faults_of_ranks(*forks):
     """Return the page faults of the master and of the other rank in the last of several sessions."""
     return eval(

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: the longest of these names that is a prefix of its path.
 BUDGET = {
     "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 788,
-    "reductions/ kernels/ host/": 1108,
+    "reductions/ kernels/ host/": 1112,
     "memory/": 1151,
     "sync/": 1091,
     "runtime/": 1882,
@@ -26,8 +26,8 @@ BUDGET = {
     "cluster/": 2179,
     "processes/": 882,
     "program/": 1054,
-    "engines/ sharding/ ops/": 8522,
-    "replication/": 477,
+    "engines/ sharding/ ops/": 8553,
+    "replication/": 481,
     "calls/": 4391,
     "collectives/": 1137,
     "mesh/": 1063,

@@ -7,6 +7,7 @@ import copy
 import io
 import pickle
 import sys
+from functools import partial
 from typing import (
     Any,
     Callable,
@@ -37,6 +38,7 @@ from . import snapshot as snapshots
 from .dependence import survey
 from .library import Library
 from .observed import Patched
+from .slim_pickles import Slim
 from .snapshot import Snapshot
 from .unread_rows import explained
 from .written_lengths import NONE
@@ -487,13 +489,6 @@ class GraphEngine(Engine):
         with self.library.without_test_values():
             return maker.create(values, trustme=True)
 
-    def _reduce(self, thing: Any) -> Any:
-        if isinstance(thing, self.library.Function):
-            # The library's own pickles contain the values of all inputs and compare them on loading. This fails for
-            # NaN, or if a rank's replica has another shape. The maker already contains storages and defaults.
-            return _restore, (self, thing.maker, thing.name, thing.trust_input)
-        return self.library.reduce(thing)
-
     def dumps(
         self,
         compiled: Sequence[Any],
@@ -502,7 +497,8 @@ class GraphEngine(Engine):
         constants: Mapping[int, Any],
     ) -> bytes:
         known = pickling.names(numbers, variables, constants)
-        pickled = pickling.dumps(compiled, known, self._reduce, _label_of_function, self._parts, self._nodes)
+        slim = Slim(self.library, partial(_restore, self))
+        pickled = pickling.dumps(compiled, known, slim, _label_of_function, self._parts, _nodes)
         return pickle.dumps((self.library.flags.to_send(), self.attached_data())) + pickled
 
     @point("replication")
@@ -526,12 +522,6 @@ class GraphEngine(Engine):
     def load_attached_data(self, attached: Any) -> None:
         """Load the `attached_data` of the process that sent the functions."""
 
-    def _nodes(self, compiled: Any) -> List[Any]:
-        """Return the nodes of a function's original graph, then those of its optimized graph, in topological order."""
-        maker = compiled.maker
-        made_from: List[Any] = self.library.io_toposort([], [output.variable for output in maker.outputs])
-        return made_from + list(maker.fgraph.toposort())
-
     def _parts(self, compiled: Any) -> Iterator[Tuple[str, Any]]:
         maker = compiled.maker
         yield f"its mode {type(maker.mode).__name__}", maker.mode
@@ -545,6 +535,11 @@ class GraphEngine(Engine):
             for variable in node.inputs:
                 if isinstance(variable, self.library.Constant):
                     yield f"the constant {variable}", variable.data
+
+
+def _nodes(compiled: Any) -> List[Any]:
+    """Return the nodes of a function's graph in topological order."""
+    return list(compiled.maker.fgraph.toposort())
 
 
 def _restore(engine: GraphEngine, maker: Any, name: Optional[str], trust_input: bool) -> Any:

@@ -27,6 +27,7 @@ class Library(Classes):
     SymbolicOutput: Type[Any]
     In: Type[Any]
     Out: Type[Any]
+    Tag: Type[Any]  # of variables and nodes
     #: The library's own ``function``, even if a program has replaced it.
     function: Catcher
     shared: Callable[..., Any]

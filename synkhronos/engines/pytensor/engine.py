@@ -17,6 +17,7 @@ from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph import basic, fg, op, replace
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import graph_inputs
+from pytensor.graph.utils import Scratchpad
 from pytensor.link import basic as link
 from pytensor.tensor import sharedvar
 from pytensor.tensor.random.type import RandomGeneratorType
@@ -59,6 +60,7 @@ class PyTensorEngine(GraphEngine):
         written_rows=WRITTEN_ROWS,
         before_rounding=BeforeRounding(CLASSES),
         scans=SCANS,
+        Tag=Scratchpad,
         reduce=pickling_repairs.reduce,
         small=Mode(linker="py", optimizer=None),
         **vars(CLASSES),

@@ -2,7 +2,7 @@
 
 These are the objects of `graph.pickled_settings`, and reductions that have run as Python code. The tests are
 test_operations_of_main_travel_by_value, test_debug_mode_checks_there_what_it_was_told_to, test_profiles_travel and
-test_a_reduction_that_has_been_computed_travels. In addition, `GraphEngine` omits functions' input values.
+test_a_reduction_that_has_been_computed_travels. In addition, `graph.slim_pickles` omits functions' input values.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ class TheanoEngine(GraphEngine):
         written_rows=WRITTEN_ROWS,
         before_rounding=BeforeRounding(CLASSES),
         scans=SCANS,
+        Tag=gof.utils.scratchpad,
         reduce=pickling_repairs.reduce,
         small=mode.Mode(linker="py", optimizer=None),
         **vars(CLASSES),

@@ -5,7 +5,7 @@ Fault in Theano                 Repair                          Test
 ==============================  ==============================  ====================================================
 A ``Function`` compares input   Send only the maker, name and   test_the_value_on_the_master_does_not_matter,
 values when it is unpickled,    ``trust_input``                 test_defaults_and_trust_input
-which fails for NaN             (`GraphEngine.restored`)
+which fails for NaN             (`graph.slim_pickles`)
 ``ScipyGer`` keeps SciPy's      Omit the routine, because       test_outer_products_travel
 routine in the tag of its node  each rank looks it up when it
                                 creates the function

@@ -122,3 +122,26 @@ def test_arrays_are_not_sent_with_the_function(master):
     f = compile([x], x + w, [(w, w * 2)])
     master.add(w)
     assert len(ENGINE.dumps([f], master.numbers, master.variables, {})) < 10**5
+
+
+def test_only_the_optimized_graph_is_sent(master):
+    """Ranks receive no expression as the program wrote it, only its type."""
+    x, w = T.vector("x"), L.shared(np.ones(2), "w")
+    f = compile([x], [x * 1 + w, x], [(w, w * 1 + x)])  # the optimized graph contains no product
+    number = master.both(f, [np.arange(2.0)], times=2)
+    expressions = [given.update for given in f.maker.inputs] + [given.variable for given in f.maker.outputs]
+    assert any(each is not None and each.owner is not None for each in expressions)  # those of the master
+    assert master.peer.evaluate("written_expressions", number) == []
+    assert master.peer.evaluate("types_of_outputs", number) == [str(given.variable.type) for given in f.maker.outputs]
+
+
+def test_equal_stacks_are_sent_once(master):
+    """Nodes have the stacks that created them, for messages about errors; nodes with equal stacks share one object."""
+    y = T.vector("x")
+    x, z = y, y
+    for _ in range(20):
+        y = T.tanh(y)
+    for _ in range(20):
+        z = T.sin(z)
+    number = master.both(compile([x], [y, z], mode=L.Mode("vm", None)), [np.ones(2)], times=1)
+    assert master.peer.evaluate("stacks_of_nodes", number) == (40, 2, 2)
