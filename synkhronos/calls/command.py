@@ -220,7 +220,7 @@ class FreeFunction(Command):
         for number in self.numbers:
             entry = context.registry.functions[number]
             entry.engine.free(entry.reference())
-            memory.drop(memory.row_buffers, number)
+        memory.drop(memory.row_buffers, self.numbers)
 
 
 class ProfileFunctions(Command):

@@ -157,7 +157,7 @@ class Rejoin(Command):
         deposits, registry = context.transaction.deposits, context.registry
         assert deposits is not None
         deposits.restore(even_kept=True)
-        context.transport.forget(("function",))  # collectives in functions keep state that all ranks create together
+        context.transport.forget({("function",)})  # collectives in functions keep state that all ranks create together
         if context.rank not in self.held:
             return
         self.place.enter()

@@ -8,6 +8,7 @@ from typing import (
     Any,
     Callable,
     ClassVar,
+    Collection,
     Dict,
     Iterable,
     List,
@@ -54,9 +55,9 @@ class Kept:
     loss: ClassVar[str] = ""
 
     @staticmethod
-    def drop(table: Dict[Any, Any], number: int) -> None:
-        """Drop the entries of a function or a shared variable."""
-        for key in [key for key in table if key == number or type(key) is tuple and key[0] == number]:
+    def drop(table: Dict[Any, Any], numbers: Collection[int]) -> None:
+        """Drop the entries of functions or shared variables."""
+        for key in [key for key in table if (key[0] if type(key) is tuple else key) in numbers]:
             del table[key]
 
     def saved(self) -> Any:
@@ -207,16 +208,22 @@ class RankContext:
 
     @point("command")
     def forget(self, things: Iterable[Tuple[str, int]]) -> None:
-        """Drop functions and shared variables, identified by ``(kind, number)``, that the program has dropped."""
+        """Drop functions and shared variables, identified by ``(kind, number)``, that the program has dropped.
+
+        Each table is searched once for all of them, because a program may drop thousands at a time.
+        """
+        things = set(things)
+        numbers: Dict[str, Set[int]] = {}
+        for kind, number in things:
+            numbers.setdefault(kind, set()).add(number)
+        if self.transaction.deposits is not None:
+            self.transaction.deposits.forget(numbers.get("shared", ()))
+        for kept in self._kept.values():
+            for table in vars(kept).values() if kept.of in numbers else ():
+                kept.drop(table, numbers[kept.of])
         for thing in things:
-            kind, number = thing
-            if kind == "shared" and self.transaction.deposits is not None:
-                self.transaction.deposits.forget(number)
-            for kept in self._kept.values():
-                for table in vars(kept).values() if kept.of == kind else ():
-                    kept.drop(table, number)
             self.registry.forget(thing)
-            self.transport.forget(thing)
+        self.transport.forget(things)
         if self.rank != self.root:
             gc.collect()  # graphs have reference cycles, and a rank may allocate too little to trigger collection
 

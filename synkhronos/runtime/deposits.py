@@ -16,7 +16,7 @@ to the state before the command and repeat it. The master, whose death ends the 
 from __future__ import annotations
 
 import pickle
-from typing import Any, Container, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Collection, Container, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -186,10 +186,11 @@ class Deposits:
         self._transport.take_over(_key(number, on_device), array)
         return array
 
-    def forget(self, number: int) -> None:
-        self._aside.pop(number, None)
-        self._pickled.pop(number, None)
-        self._transport.forget(("deposit", number))
+    def forget(self, numbers: Collection[int]) -> None:
+        for number in numbers:
+            self._aside.pop(number, None)
+            self._pickled.pop(number, None)
+        self._transport.forget({("deposit", number) for number in numbers})
 
 
 def _key(number: int, on_device: bool) -> Key:

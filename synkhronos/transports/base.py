@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -214,5 +214,5 @@ class Transport(ABC):
         return False
 
     @abstractmethod
-    def forget(self, prefix: Tuple[Any, ...]) -> None:
-        """Release the memory of all keys with this prefix. Local."""
+    def forget(self, things: Collection[Key]) -> None:
+        """Release the memory of all keys that begin with any of these, ``(kind, number)`` or ``(kind,)``. Local."""

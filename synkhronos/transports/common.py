@@ -14,7 +14,7 @@ ranks change their slots in the same commits, so that they agree on whether a sp
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Set, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -110,13 +110,18 @@ class CommonMemory:
         self._apart.add(key)
         self.slots.pop(key, None)
 
-    def forget(self, prefix: Tuple[Any, ...]) -> None:
-        """Forget the keys with a prefix; for the prefix `SPARES`, forget only their spare arrays."""
-        for slot in self.slots.values() if prefix == SPARES else ():
+    def forget(self, things: Collection[Key]) -> None:
+        """Forget the keys that begin with any of these; `SPARES` stands for the spare arrays of all keys."""
+        for slot in self.slots.values() if SPARES in things else ():
             slot.spare = slot.coming = None
-        for key in [key for key in [*self.slots, *self._apart] if key[: len(prefix)] == prefix]:
+        for key in beginning_with(things, [*self.slots, *self._apart]):
             self.slots.pop(key, None)
             self._apart.discard(key)
+
+
+def beginning_with(things: Collection[Key], keys: Iterable[Key]) -> List[Key]:
+    """Return the keys that begin with any of these, ``(kind, number)`` or ``(kind,)``, in one pass over the keys."""
+    return [key for key in keys if key[:2] in things or key[:1] in things]
 
 
 def part_of(size: int, rank: int, n_ranks: int) -> Tuple[int, int]:

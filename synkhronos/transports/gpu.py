@@ -7,7 +7,7 @@ copied into this rank's slot in shared memory, reduced there, and copied back. O
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -88,8 +88,8 @@ class GpuTransport(Transport):
     def keeps(self, key: Key, array: Any) -> bool:
         return self.host.keeps(key, array)
 
-    def forget(self, prefix: Tuple[Any, ...]) -> None:
-        self.host.forget(prefix)
+    def forget(self, things: Collection[Key]) -> None:
+        self.host.forget(things)
 
     def _on_host(self, keys: Keys, arrays: Arrays) -> List[Any]:
         return [None if array is None else self.to_host(key, array) for key, array in zip(keys, arrays)]

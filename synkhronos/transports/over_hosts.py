@@ -25,7 +25,7 @@ A `Weighting` within one host needs no transfer. `strategy` decides which reduct
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,8 @@ from ..memory.pool import Pool
 from ..reductions import ReduceOp
 from ..sync.fetching import Fetcher, HostReduction
 from ..sync.hosts import Hosts
+from .base import Key
+from .common import beginning_with
 from .layouts import Layout, PooledArray
 from .strategy import HostRoute, Kinds, Reduction
 from .value_buffers import ALIGNMENT_BYTES, ArrayBlock, kinds_of
@@ -138,9 +140,9 @@ class HostTransport:
         gave, took = (own is not None for own in found)
         return Buffers([each for pair in zip(*placed) for some in pair for each in some], gave, took)
 
-    def forget(self, prefix: Tuple[Any, ...]) -> None:
+    def forget(self, things: Collection[Key]) -> None:
         for keys in {*self._room, *self._under_way}:
-            if any(key[: len(prefix)] == prefix for key in keys):
+            if beginning_with(things, keys):
                 self._release(keys)
                 self._room.pop(keys, None)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from typing import Any, Callable, DefaultDict, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Collection, DefaultDict, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from ..sync.fetching import Fetcher
 from ..sync.hosts import Hosts
 from ..trace import point
 from .base import Arrays, Key, Keys, Label, NameOf, Pending, TrafficCounter, Transport
-from .common import CommonMemory, part_of
+from .common import CommonMemory, beginning_with, part_of
 from .layouts import Layout, Layouts, PooledArray
 from .over_hosts import Begun, HostTransport
 from .strategy import (
@@ -184,14 +184,14 @@ class SharedMemoryTransport(Transport):
         """Record that an array is a copy of the key's current array, so that `bind` need not copy it. Local."""
         self._slots[key].mirror = twin
 
-    def forget(self, prefix: Tuple[Any, ...]) -> None:
+    def forget(self, things: Collection[Key]) -> None:
         tables: Sequence[Dict[Key, Any]] = (self._slots, self._values)
         for table in tables:
-            for key in [key for key in table if key[: len(prefix)] == prefix]:
+            for key in beginning_with(things, table):
                 del table[key]
-        self.common.forget(prefix)
+        self.common.forget(things)
         if self._over_hosts is not None:
-            self._over_hosts.forget(prefix)
+            self._over_hosts.forget(things)
 
     # -- exchanging locations ------------------------------------------------------------------------------------
 

@@ -155,7 +155,7 @@ def test_a_rank_finds_no_memory(three, name):
         context, step, found = context_of(three, rank), 0, False
         while not found:
             case.reset()
-            context.transport.forget(("shared",))  # all memory must be allocated again
+            context.transport.forget({("shared",)})  # all memory must be allocated again
             step += 1
             try:
                 with Trap(context.pool, "allocate", step, error=synk.SharedMemoryError):

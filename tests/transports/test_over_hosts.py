@@ -239,9 +239,9 @@ def test_room_is_kept_until_the_key_is_forgotten():
     assert {*room(n_mixes=2)}.isdisjoint(first)
     assert {*room(placed_in(pool, [np.zeros(9), np.zeros(3, "int32")]))}.isdisjoint(first)
     first = room()
-    part.forget(("shared", 3))
+    part.forget({("shared", 3)})
     assert room() == first
-    part.forget(("shared", 2))
+    part.forget({("shared", 2)})
     assert {*room()}.isdisjoint(first)
 
 

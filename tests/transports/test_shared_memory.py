@@ -76,7 +76,7 @@ def test_results_lie_beside_the_current_array_until_they_are_swapped_in(transpor
     transport.swap_in(KEY, result)
     transport.swap_in(KEY, result)  # an interrupt may repeat this call
     assert transport.bind([KEY], [result])[0] is result
-    transport.forget(("shared",))
+    transport.forget({("shared",)})
     assert transport.bind([KEY], [result])[0] is not result
 
 

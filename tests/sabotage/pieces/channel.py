@@ -53,7 +53,7 @@ class Play(Command):
                 handles = context.transport.exchange(context.pool.handle(placed))
                 seen.append([float(context.pools.attach(handle).sum()) for handle in handles])
                 context.barrier.wait()  # so that no rank drops its arrays before
-                context.transport.forget(("play",))
+                context.transport.forget({("play",)})
         return seen, self.answers.get(context.rank), len(self.filling)
 
 
