@@ -339,7 +339,7 @@ class MeshEngine:
     def constant(self, rank: int, handle: Any, array: Any) -> Any:
         whole = self._constants.get(handle)
         if whole is None:
-            whole = self._constants[handle] = self.mesh.spread(array.shape, [array] * self.mesh.size)
+            whole = self._constants[handle] = self.mesh.spread([array] * self.mesh.size)
         return ConstantArray(whole, rank, self.mesh.size)
 
     def take(self, array: Any, rows: Any) -> Any:
