@@ -192,10 +192,7 @@ def common_whole(of_ranks: Sequence[Any]) -> Any:
 
 
 def _joined(of_ranks: Sequence[Any]) -> Any:
-    """Return one array made of every rank's array, in memory that JAX uses without a copy, because it is aligned.
-
-    (JAX copies a rank's part if it begins at another address.)
-    """
+    """Return one array made of every rank's array; JAX uses its memory, except for parts that are not aligned."""
     length, *others = of_ranks[0].shape or (1,)
     shape, dtype = (len(of_ranks) * length, *others), of_ranks[0].dtype
     memory: Any = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)

@@ -189,10 +189,9 @@ class MeshProgram:
     def _joined(
         self, parts: Sequence[Part], donated: Mapping[int, int]
     ) -> Optional[Tuple[CommonCall, Tuple[Any, Any, Any]]]:
-        """Return the arrays of all ranks to keep, those to donate, and the first rows.
+        """Return all ranks' arrays, put on the devices: those to keep, those to donate, and the first rows.
 
-        Variables are put on the devices. Return None if the ranks compute different programs, or have arrays of
-        different shapes.
+        Return None if the ranks compute different programs, or if their arrays have different shapes.
         """
         if not _is_common(parts):
             return None

@@ -1005,8 +1005,8 @@ def results_of_other_devices(plant):
 
     right = MeshProgram._on_mesh
 
-    def wrong(self, *args):
-        return right(self, *args)[::-1]
+    def wrong(self, parts, joint, arguments, donated):
+        return right(self, parts, joint, arguments, donated)[::-1]
 
     plant.replace(MeshProgram, "_on_mesh", wrong)
 
