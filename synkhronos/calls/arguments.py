@@ -206,7 +206,7 @@ class Arguments:
             view: np.ndarray[Any, Any] = np.ndarray(shape, array.dtype, buffer)
             staged = self._staging[i] = StagingBuffer(pool, buffer, view, pool.handle(view))
         if chosen is None:
-            np.copyto(staged.array, array)
+            staged.array[...] = array
         else:
             chosen.take(array, out=staged.array)
         return staged.handle

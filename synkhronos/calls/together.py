@@ -69,16 +69,15 @@ def call_together(
     except Exception as error:
         _explain(error, plan, contexts, root)
         raise
-    first = calls[0]
+    first, own = calls[0], [prepared[rank] for rank in calling]
+    counts, chosen = [each.counts for each in own], [each.chosen for each in own]
     if first is not None and division.weights is None and first.weights is not None:
         division = division._replace(weights=list(map(int, first.weights)))
-    counts = [division.takes_part(rank) for rank in calling]
+        counts = [division.takes_part(rank) for rank in calling]
+        chosen = [each.applied(count) for each, count in zip(own, counts)]
     changes: List[Any] = [change, *[NOTHING] * len(calling)]
     if joint is not None:
-        changes = [
-            change_of(prepared[rank], prepared[rank].applied(count), of_rank[n_outputs:])
-            for rank, count, of_rank in zip(calling, counts, made[-1])
-        ]
+        changes = [change_of(each, some, of_rank[n_outputs:]) for each, some, of_rank in zip(own, chosen, made[-1])]
     found = []
     for results in made:
         of_step = [RankResult([None] * n_outputs, NOTHING, division) for _ in contexts]

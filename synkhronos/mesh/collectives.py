@@ -133,7 +133,7 @@ class MeshCollectives:
                 rows[list(range(size) if destinations is None else destinations)] = row
             if len(self._weights) >= MAX_WEIGHTS:
                 del self._weights[next(iter(self._weights))]
-            found = self._weights[key] = self.mesh.spread((size,), list(rows))
+            found = self._weights[key] = self.mesh.spread(list(rows))
         return found
 
 

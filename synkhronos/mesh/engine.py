@@ -34,6 +34,13 @@ from .program import MeshProgram, Part
 from .traces import Uneven
 
 
+def _on_host(value: Any) -> Any:
+    """Return a device's array as a NumPy array of its own; return any other value unchanged."""
+    if isinstance(value, RankArray):
+        return value.on_host()
+    return np.array(value) if isinstance(value, jax.Array) else value
+
+
 class RankFunction(NamedTuple):
     """A function on one rank: its program, and the rank's storages by the position of the input."""
 
@@ -280,7 +287,7 @@ class MeshEngine:
         values: List[Any] = [*args, *[cell[0] for cell in function.cells.values()]]
         for i in graph.random:
             values[i], drawn[i] = key_of(values[i])
-        static = tuple(int(values[i]) for i in graph.static)
+        static = tuple([int(values[i]) for i in graph.static])
         for i in graph.static:
             values[i] = None
         return Part(values, static, call, function.cells, {}), drawn
@@ -323,15 +330,8 @@ class MeshEngine:
 
     # -- values --------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def is_on_device(value: Any) -> bool:
-        return is_on_device(value)
-
-    def to_host(self, value: Any) -> Any:
-        return _on_host(value)
-
-    def for_program(self, value: Any) -> Any:
-        return _on_host(value)
+    is_on_device = staticmethod(is_on_device)
+    to_host = for_program = staticmethod(_on_host)
 
     def to_device(self, shared: Any, value: Any) -> Any:
         return _on_host(value)
@@ -339,7 +339,7 @@ class MeshEngine:
     def constant(self, rank: int, handle: Any, array: Any) -> Any:
         whole = self._constants.get(handle)
         if whole is None:
-            whole = self._constants[handle] = self.mesh.spread(array.shape, [array] * self.mesh.size)
+            whole = self._constants[handle] = self.mesh.spread([array] * self.mesh.size)
         return ConstantArray(whole, rank, self.mesh.size)
 
     def take(self, array: Any, rows: Any) -> Any:
@@ -369,13 +369,6 @@ def _steps_of(values: Sequence[Any]) -> Any:
     if len({number.ndim for number in numbers}) > 1:
         raise Uneven
     return np.stack(numbers)
-
-
-def _on_host(value: Any) -> Any:
-    """Return a device's array as a NumPy array of its own; return any other value unchanged."""
-    if isinstance(value, RankArray):
-        return value.on_host()
-    return np.array(value) if isinstance(value, jax.Array) else value
 
 
 _numbers = itertools.count()

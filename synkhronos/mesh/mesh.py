@@ -12,6 +12,7 @@ shape of the rank's array, because XLA would copy a donated array that has an ad
 
 from __future__ import annotations
 
+import math
 from typing import Any, List, Sequence
 
 import jax
@@ -159,7 +160,7 @@ class JaxMesh:
         if whole is not None:
             return whole
         if not any(map(is_on_device, of_ranks)):
-            return self.spread(of_ranks[0].shape, of_ranks)
+            return self.spread(of_ranks)
         blocks = [
             one.block if isinstance(one, RankArray) else jnp.atleast_1d(*self.put([one], rank))
             for rank, one in enumerate(of_ranks)
@@ -167,14 +168,10 @@ class JaxMesh:
         shape = (self.size * blocks[0].shape[0], *blocks[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self._by_rank, blocks)
 
-    def spread(self, shape: Sequence[int], of_ranks: Sequence[Any]) -> Any:
-        """Return one array made of every rank's NumPy array; it is copied, see `put`."""
-        length, *others = shape or (1,)
-        return jax.make_array_from_callback(
-            (self.size * length, *others),
-            self._by_rank,
-            lambda index: _copied(of_ranks[(index[0].start or 0) // max(1, length)]),
-        )
+    def spread(self, of_ranks: Sequence[Any]) -> Any:
+        """Return one array made of every rank's NumPy array, on the devices; it is copied, see `put`."""
+        copy = _joined(of_ranks)
+        return jax.make_array_from_callback(copy.shape, self._by_rank, copy.__getitem__)
 
     def common(self, function: Any, donates: bool = True) -> Any:
         """Return ``function``, which computes one rank's results, compiled for all ranks; it may donate argument 1."""
@@ -194,13 +191,14 @@ def common_whole(of_ranks: Sequence[Any]) -> Any:
     return None
 
 
-def _copied(array: Any) -> Any:
-    """Return a copy with at least one axis, in memory that JAX uses without another copy, because it is aligned."""
-    memory: Any = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+def _joined(of_ranks: Sequence[Any]) -> Any:
+    """Return one array made of every rank's array; JAX uses its memory, except for parts that are not aligned."""
+    length, *others = of_ranks[0].shape or (1,)
+    shape, dtype = (len(of_ranks) * length, *others), of_ranks[0].dtype
+    memory: Any = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
     begin = -memory.__array_interface__["data"][0] % ALIGNMENT
-    copy: Any = np.ndarray(array.shape or (1,), array.dtype, memory, begin)
-    copy[...] = array
-    return copy
+    found: Any = np.ndarray(shape, dtype, memory, begin)
+    return np.concatenate([one if one.shape else one.reshape(1) for one in of_ranks], out=found)
 
 
 def is_on_device(value: Any) -> bool:

@@ -12,7 +12,7 @@ A compiled form is cached under everything that is part of the traced program bu
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -54,11 +54,12 @@ class CompiledForm(NamedTuple):
 class CommonCall(NamedTuple):
     """Properties of a common call: numbers of `TakenRows` and of their axes, and a key beginning with static numbers.
 
-    ``rows`` are used if a form is compiled.
+    ``shapes`` are those of the arguments. ``rows`` are used if a form is compiled.
     """
 
     lengths: Sequence[Any]
     key: Tuple[Any, ...]
+    shapes: Tuple[Any, ...]
     rows: Rows
 
 
@@ -100,33 +101,17 @@ class MeshProgram:
 
         ``donated`` are positions of inputs whose memory results may use, with the positions of these results.
         """
-        if self.is_even(parts) and not (self._uneven and self._key_of(parts) in self._uneven):
+        found = self._joined(parts, donated)
+        if found is not None and not (self._uneven and self._key_of(parts) in self._uneven):
             try:
-                return self._on_mesh(parts, donated)
+                return self._on_mesh(parts, *found, donated)
             except Uneven:  # nothing was computed
                 self._uneven.add(self._key_of(parts))
         return [] if parts[0].call is None else self._in_lockstep(parts, root)
 
-    def is_even(self, parts: Sequence[Part]) -> bool:
-        """Return whether all ranks compute the same program with arrays of the same shapes and with equal weights."""
-        call, static = parts[0].call, parts[0].static
-        if call is not None and call.weights is not None:
-            if call.weights[0] <= 0 or any([weight != call.weights[0] for weight in call.weights]):
-                return False
-        sizes = [None if each.call is None or each.call.rows is None else each.call.rows[:2] for each in parts]
-        if len({size and size[1] - size[0] for size in sizes}) > 1 or any([each.static != static for each in parts]):
-            return False
-        columns = list(zip(*[each.values for each in parts]))
-        wholes = list(map(common_whole, columns))
-        shapes = [_common_shape(of) if one is None else one.shape for one, of in zip(wholes, columns)]
-        # (XLA cannot compile a program on a mesh without arguments or with empty ones.)
-        return not any([shape is not None and 0 in shape for shape in shapes]) and any(
-            [shape is not None for shape in shapes]
-        )
-
-    def _on_mesh(self, parts: Sequence[Part], donated: Mapping[int, int]) -> List[List[Any]]:
-        joint, arguments = self._joined(parts, donated)
-
+    def _on_mesh(
+        self, parts: Sequence[Part], joint: CommonCall, arguments: Any, donated: Mapping[int, int]
+    ) -> List[List[Any]]:
         def one(kept: Sequence[Any], given: Sequence[Any], start: Any) -> List[Any]:
             values = [a if b is None else b for a, b in zip(kept, given)]
             values = [a if n is None else _taken(*a, *n) for a, n in zip(values, joint.lengths)]
@@ -135,12 +120,7 @@ class MeshProgram:
             ]
 
         key = "together", *joint.key, tuple(donated)
-        wholes = self._run_on_mesh(key, one, parts, joint, arguments, donated)
-        sized = list(zip(wholes, self._out_sizes))
-        return [
-            [None if whole is None else RankArray(whole, rank, size) for whole, size in sized]
-            for rank in range(len(parts))
-        ]
+        return self._run_on_mesh(key, one, parts, joint, arguments, donated, self._out_sizes)
 
     def repeated(
         self,
@@ -158,16 +138,17 @@ class MeshProgram:
         inputs that each step replaces, with those of the results. Raise `Uneven`, before anything is computed, if the
         ranks or the steps cannot share one program.
         """
-        if not self.is_even(parts):
+        joint_and_arguments = self._joined(parts, carried)
+        if joint_and_arguments is None:
             raise Uneven
+        joint, (kept, given, start) = joint_and_arguments
         n_most = 1 << (n_most - 1).bit_length()  # so that few numbers of steps are compiled
 
         def padded(array: Any) -> Any:
             return np.concatenate([array, np.zeros((n_most - n_steps, *array.shape[1:]), array.dtype)])
 
-        joint, (kept, given, start) = self._joined(parts, carried)
-        there = {i: self.mesh.spread((n_most, *of[0].shape[1:]), list(map(padded, of))) for i, of in steps.items()}
-        n = self.mesh.spread((), [np.int64(n_steps)] * len(parts))
+        there = {i: self.mesh.spread(list(map(padded, of_ranks))) for i, of_ranks in steps.items()}
+        n = self.mesh.spread([np.int64(n_steps)] * len(parts))
         outputs = [k for k in chosen if k not in carried.values() and k not in self.graph.sources]
 
         def many(kept: Any, given: Any, start: Any, there: Any, n: Any) -> Any:
@@ -193,38 +174,55 @@ class MeshProgram:
 
         key = "repeated", *joint.key, tuple(carried), tuple(outputs), n_most
         places = {i: k for k, i in enumerate(carried)}
-        wholes = self._run_on_mesh(key, many, parts, joint, (kept, given, start, there, n), places)
-        whole_of = dict(zip(outputs, wholes[len(carried) :]))
-        found = [whole_of.get(k) for k in chosen]
+        sizes = [*[self._in_sizes[i] for i in carried], *[len(parts)] * len(outputs)]
+        of_ranks = self._run_on_mesh(key, many, parts, joint, (kept, given, start, there, n), places, sizes)
+        whole_of = {k: one.whole for k, one in zip(outputs, of_ranks[0][len(carried) :])}
+        of_steps = [whole_of.get(k) for k in chosen]
         return [
             [
-                [None if one is None else StepArray(one, rank, len(parts), i) for one in found]
+                [None if one is None else StepArray(one, rank, len(parts), i) for one in of_steps]
                 for rank in range(len(parts))
             ]
             for i in range(n_steps)
         ]
 
-    def _joined(self, parts: Sequence[Part], donated: Mapping[int, int]) -> Tuple[CommonCall, Tuple[Any, Any, Any]]:
-        """Return the arrays of all ranks to keep, those to donate, and the first rows; they are put on the devices."""
-        first, mesh = parts[0], self.mesh
-        rows, start, lengths = None, None, []
+    def _joined(
+        self, parts: Sequence[Part], donated: Mapping[int, int]
+    ) -> Optional[Tuple[CommonCall, Tuple[Any, Any, Any]]]:
+        """Return all ranks' arrays, put on the devices: those to keep, those to donate, and the first rows.
+
+        Return None if the ranks compute different programs, or if their arrays have different shapes.
+        """
+        if not _is_common(parts):
+            return None
+        first, mesh, wholes, shapes, lengths = parts[0], self.mesh, [], [], []
+        for i, column in enumerate(zip(*[part.values for part in parts])):
+            one, whole, length = column[0], common_whole(column), None
+            if whole is None and one is not None:
+                if any([each.shape != one.shape for each in column]):
+                    return None
+                if type(one) is TakenRows:
+                    length = one.n_rows, one.rows.ndim
+                    whole = mesh.whole([each.source for each in column]), mesh.spread([each.rows for each in column])
+                else:
+                    whole = mesh.whole(column)
+                    for rank, part in enumerate(parts if i in first.cells else ()):
+                        part.moved[i], part.values[i] = part.values[i], RankArray(whole, rank, self._in_sizes[i])
+            wholes.append(whole)
+            shapes.append(one.shape if length else whole if whole is None else whole.shape)
+            lengths.append(length)
+        # (XLA cannot compile a program on a mesh without arguments or with empty ones.)
+        if not any(shapes) or any([shape is not None and 0 in shape for shape in shapes]):
+            return None
+        rows, start = None, None
         if self.graph.reads_rows and first.call is not None and first.call.rows is not None:
             rows = first.call.rows[1] - first.call.rows[0], first.call.rows[2]
             if self.graph.divides_rows:
-                start = mesh.spread((), [np.int64(part.call.rows[0]) for part in parts])
-        kept: List[Any] = [None] * len(first.values)
-        given = list(kept)
-        for i, column in enumerate(zip(*[part.values for part in parts])):
-            one = column[0]
-            lengths.append((one.n_rows, one.rows.ndim) if type(one) is TakenRows else None)
-            whole = common_whole(column)
-            whole = _whole(mesh, column) if whole is None else whole
-            (given if i in donated else kept)[i] = whole
-            if i in first.cells and whole is not None and not (type(one) is RankArray and one.whole is whole):
-                for rank, part in enumerate(parts):
-                    part.moved[i], part.values[i] = part.values[i], RankArray(whole, rank, self._in_sizes[i])
-        shapes = self.graph.reads_rows and tuple([getattr(value, "shape", None) for value in first.values])
-        return CommonCall(lengths, (first.static, rows, shapes, tuple(lengths)), Rows()), (kept, given, start)
+                start = mesh.spread([np.int64(part.call.rows[0]) for part in parts])
+        kept = [None if i in donated else one for i, one in enumerate(wholes)]
+        given = [one if i in donated else None for i, one in enumerate(wholes)]
+        key = first.static, rows, self.graph.reads_rows and tuple(shapes), tuple(lengths)
+        return CommonCall(lengths, key, tuple(shapes), Rows()), (kept, given, start)
 
     def _traced(self, joint: CommonCall, values: Sequence[Any], start: Any) -> List[Any]:
         return self._evaluate([values], [joint.key[0]], Together(joint.rows, start if start is None else start[0]))[0]
@@ -237,27 +235,34 @@ class MeshProgram:
         joint: CommonCall,
         arguments: Any,
         places: Mapping[int, int],
-    ) -> List[Any]:
-        """Run ``function`` for all ranks, and store the variables whose memory it uses, by position of the result."""
+        sizes: Sequence[int],
+    ) -> List[List[Any]]:
+        """Run ``function`` for all ranks; return the results by rank, and store those that use variables' memory.
+
+        ``places`` are the positions of these results by those of the variables. ``sizes`` are of `RankArray`.
+        """
         wholes: List[List[Any]] = []
         kept, given, *others = arguments
-        shapes = tuple([getattr(one, "shape", None) for one in (*kept, *given)]) if places else None
 
         def compute(form: CompiledForm) -> None:
-            if places and shapes not in form.shapes:
+            if places and joint.shapes not in form.shapes:
                 # The first computation shows whether memory suffices, and uses copies, so that the old values remain.
                 copies = [None if one is None else jnp.copy(one) for one in given]
                 wholes.append(jax.block_until_ready(form.compiled(kept, copies, *others)))
-                form.shapes.add(shapes)
+                form.shapes.add(joint.shapes)
             else:
                 # The call and the storage of its results are one call of C code, which no signal's handler interrupts.
                 wholes.extend(map(form.compiled, *[(one,) for one in arguments]))
 
-        def stored() -> List[Any]:
-            for i, k in places.items():
-                for rank, part in enumerate(parts):
-                    part.cells[i][0] = RankArray(wholes[0][k], rank, self._in_sizes[i])
-            return wholes[0]
+        def stored() -> List[List[Any]]:
+            of_ranks = [
+                [None if whole is None else RankArray(whole, rank, size) for whole, size in zip(wholes[0], sizes)]
+                for rank in range(len(parts))
+            ]
+            for part, of_rank in zip(parts, of_ranks):
+                for i, k in places.items():
+                    part.cells[i][0] = of_rank[k]
+            return of_ranks
 
         try:
             self._run(
@@ -385,18 +390,14 @@ def _taken(source: Any, rows: Any, n_rows: int, ndim: int) -> Any:
     return taken(source, rows if ndim else rows[0], n_rows)
 
 
-def _whole(mesh: JaxMesh, of_ranks: Sequence[Any]) -> Any:
-    """Return an input's array of all ranks; for rows of constant arrays, a pair of arrays."""
-    first = of_ranks[0]
-    if type(first) is not TakenRows:
-        return None if first is None else mesh.whole(of_ranks)
-    return mesh.whole([one.source for one in of_ranks]), mesh.spread(first.rows.shape, [one.rows for one in of_ranks])
-
-
-def _common_shape(of_ranks: Sequence[Any]) -> Any:
-    """Return the shape of all ranks' arrays, None if they are no arrays, or (0,) if their shapes differ."""
-    shape = getattr(of_ranks[0], "shape", None)
-    return shape if all([getattr(one, "shape", None) == shape for one in of_ranks]) else (0,)
+def _is_common(parts: Sequence[Part]) -> bool:
+    """Return whether all ranks compute the same program, with equal numbers of rows and equal weights."""
+    call, static = parts[0].call, parts[0].static
+    if call is not None and call.weights is not None:
+        if call.weights[0] <= 0 or any([weight != call.weights[0] for weight in call.weights]):
+            return False
+    rows = [None if each.call is None else each.call.rows for each in parts]
+    return len({one and one[1] - one[0] for one in rows}) == 1 and all([each.static == static for each in parts])
 
 
 def _is_lost(whole: Any) -> bool:

@@ -1005,8 +1005,8 @@ def results_of_other_devices(plant):
 
     right = MeshProgram._on_mesh
 
-    def wrong(self, parts, donated):
-        return right(self, parts, donated)[::-1]
+    def wrong(self, parts, joint, arguments, donated):
+        return right(self, parts, joint, arguments, donated)[::-1]
 
     plant.replace(MeshProgram, "_on_mesh", wrong)
 
