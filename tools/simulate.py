@@ -22,7 +22,7 @@ from typing import List, Optional
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "simulation")]
 
-SCHEDULES, SCHEDULES_OVER_HOSTS = 1400, 250
+SCHEDULES, SCHEDULES_OVER_HOSTS = 2400, 400
 PLANTED_SCHEDULES = 5000  # within which a planted fault must be found
 
 

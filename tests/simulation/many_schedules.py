@@ -9,7 +9,7 @@ from typing import NamedTuple
 from protocol_faults import PLANTS_OVER_HOSTS, planted
 from schedules import Simulation, Wrong, drawn, drawn_over_hosts
 
-CHUNK = 50  # schedules in one process, which then checks that nothing is left
+CHUNK = 200  # schedules in one process, which then checks that nothing is left
 
 
 class Totals:

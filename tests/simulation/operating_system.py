@@ -6,43 +6,50 @@ real                   simulated
 ``sem_t``              a number in `World.semaphores`; waiting and waking go through the scheduler
 the clock              `SimulatedClock`, which advances only as the scheduler decides
 words of the block     the same memory, with a scheduling point before every access
-processes, signals     threads of the scheduler; ``kill -9`` leaves a thread where it is, for ever
+processes, signals     greenlets of the scheduler; ``kill -9`` leaves a greenlet where it is, for ever
+the current thread     the process that runs, because all greenlets belong to one thread
+threads for pickling   `PicklingThread`, without switches
 the keeper's socket    a queue of pickled messages with duplicated descriptors
 the keeper's main loop `SimulatedWatch.loop`; its other methods are the library's, except those that fork
-the rank's process     `rank_main.run_rank` in a thread, without the process's environment, streams and cores
-other hosts            `simulated_network`; a host's serving process is a thread that calls `Server.serve`
+the rank's process     `rank_main.run_rank` in a greenlet, without the process's environment, streams and cores
+other hosts            `simulated_network`; a host's serving process is a greenlet that calls `Server.serve`
 =====================  ================================================================================================
 
 The control block, the pools and all descriptors are real memory files.
 """
 
+import _signal
 import ctypes
 import os
 import pickle
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import ExitStack
+from types import SimpleNamespace
 from unittest import mock
 
 from simulated_network import Bell, Delegate, HostsWorld, Network, Pollable
 from turns_of_ranks import DEAD, ENDED, FOREVER, STOPPED
 
-from synkhronos import trace
+from synkhronos import in_graph, trace
 from synkhronos.calls import steps
 from synkhronos.cluster import bridge, copying, deputy, loop, mpi_thread, operation, requests, stand_in, wire
 from synkhronos.cluster import launcher as hosts_launcher
 from synkhronos.cluster import serve as serving
 from synkhronos.cluster.bridge import Bridge
-from synkhronos.cluster.facts import facts
+from synkhronos.cluster.facts import HostFacts
+from synkhronos.engines import observer, pickling
 from synkhronos.errors import SynkhronosError
 from synkhronos.host import affinity, machine, signals
 from synkhronos.memory.pool import Pool
 from synkhronos.processes import child_process, keeper, launcher, output, rank_main
 from synkhronos.processes.keeper import Keeper
 from synkhronos.program import program
+from synkhronos.replication import command as replication_command
 from synkhronos.replication import replicator
 from synkhronos.runtime import serve, session
 from synkhronos.sync import control_block, host_relay, link, rendezvous, semaphore
@@ -197,7 +204,7 @@ class SimulatedBridge(Bridge):
 
 
 class SimulatedWatch(keeper._Watch):
-    """The keeper's process: it starts threads instead of forking, and waits in the scheduler instead of ``poll``."""
+    """The keeper's process: it starts greenlets instead of forking, and waits in the scheduler instead of ``poll``."""
 
     def __init__(self, world, sock):
         super().__init__(sock, os.getpid())
@@ -269,10 +276,8 @@ class SimulatedSystem:
     """Replacement for the module ``os`` in the modules that start, watch and end processes."""
 
     def __init__(self, world):
-        self._world = world
-
-    def __getattr__(self, name):
-        return getattr(os, name)
+        names = {name: value for name, value in vars(os).items() if not hasattr(SimulatedSystem, name)}
+        vars(self).update(names, _world=world)
 
     def getppid(self):
         """Return the id of the parent, or 1 if that has ended."""
@@ -310,7 +315,7 @@ class SimulatedSystem:
             for process in world.ended_children(parent):
                 world.reaped.add(process.pid)
                 status = process.status
-                return process.pid, -status if status < 0 else status << 8, mock.Mock(ru_maxrss=1024)
+                return process.pid, -status if status < 0 else status << 8, SimpleNamespace(ru_maxrss=1024)
             if options:
                 return 0, 0, None
             if not world.children(parent):
@@ -326,13 +331,62 @@ class SimulatedSystem:
         return 0, 0
 
 
+class SimulatedThreads:
+    """Replacement for the module ``threading`` where the library asks for the current thread."""
+
+    def __init__(self, scheduler):
+        self._scheduler = scheduler
+
+    def get_ident(self):
+        return 0 if self._scheduler.is_atomic else self._scheduler.running.pid
+
+    def current_thread(self):
+        return None if self._scheduler.is_atomic else self._scheduler.running
+
+    def main_thread(self):
+        return self._scheduler.program
+
+
+class PicklingThread:
+    """Replacement for the thread with a large stack, which small graphs do not need; the process waits for its end."""
+
+    def __init__(self, scheduler, work):
+        is_atomic, scheduler.is_atomic = scheduler.is_atomic, True
+        work()
+        scheduler.is_atomic = is_atomic
+
+    def join(self):
+        pass
+
+
+class CurrentCall:
+    """Replacement for the thread-local `in_graph._thread`: every process has its current call."""
+
+    def __init__(self, scheduler):
+        self._scheduler = scheduler
+
+    @property
+    def call(self):
+        return self._scheduler.running.call
+
+    @call.setter
+    def call(self, call):
+        self._scheduler.running.call = call
+
+
 class SimulatedSignals:
     """Replacement for the module ``signal`` in `DeferredSignals`, where only Ctrl-C is deferred: it is the only one."""
 
     NSIG = signal.SIGINT + 1
+    signal, getsignal = staticmethod(_signal.signal), staticmethod(_signal.getsignal)  # without conversions to enums
 
-    def __getattr__(self, name):
-        return getattr(signal, name)
+
+class Cells(dict):
+    """Integers in memory, by address, that have the keys of semaphores."""
+
+    def __missing__(self, address):
+        self[address] = found = ctypes.c_long.from_address(address)
+        return found
 
 
 class World:
@@ -341,6 +395,7 @@ class World:
     def __init__(self, scheduler):
         self.scheduler = scheduler
         self.network = Network(self)
+        self._cells = Cells()
         self._stack = ExitStack()
         self.begin()
 
@@ -472,7 +527,7 @@ class World:
 
     def contexts(self):
         """Return the state of every rank but the master that has not ended."""
-        found = {rank: serve._served.get(each.ident) for rank, each in self.ranks().items()}
+        found = {rank: serve._served.get(each.pid) for rank, each in self.ranks().items()}
         return {rank: context for rank, context in found.items() if context is not None}
 
     def describe_state(self, pid):
@@ -490,25 +545,22 @@ class World:
 
     # -- semaphores ------------------------------------------------------------------------------------------------
 
-    def _key(self, address):
-        return ctypes.c_long.from_address(address.value).value
-
     def _init(self, address, shared, value):
         key = len(self.semaphores) + 1
-        ctypes.c_long.from_address(address.value).value = key
+        self._cells[address.value].value = key
         self.semaphores[key] = value
         return 0
 
     def _post(self, address):
         self.scheduler.visit("semaphore posted")
-        key = self._key(address)
+        key = self._cells[address.value].value
         self.semaphores[key] += 1
         self.scheduler.wake(key)
         return 0
 
     def _trywait(self, address):
         self.scheduler.visit("semaphore tried")
-        return self._take(self._key(address))
+        return self._take(self._cells[address.value].value)
 
     def _take(self, key):
         if self.semaphores[key]:
@@ -518,7 +570,7 @@ class World:
 
     def _clockwait(self, address, clock, moment):
         self.scheduler.visit("semaphore awaited")
-        key, until = self._key(address), moment.tv_sec + moment.tv_nsec * 1e-9
+        key, until = self._cells[address.value].value, moment.tv_sec + moment.tv_nsec * 1e-9
         while self._take(key):
             if self.scheduler.now >= until:
                 return -1
@@ -547,9 +599,13 @@ class World:
             replace(module, fd_passing=messages)
         self._install_hosts(replace)
         replace(rank_main, Pool=self._make_pool)
-        replace(machine, available_memory=lambda: 1 << 40)  # faults say when memory is short
+        replace(machine, available_memory=lambda: 1 << 40, core_budget=lambda: 2)  # faults say when memory is short
         replace(affinity, loaded_libraries=lambda: [])  # BLAS, whose threads are not limited here
         replace(signals, signal=SimulatedSignals())
+        for module in (serve, signals, observer):
+            replace(module, threading=SimulatedThreads(scheduler))
+        replace(in_graph, _thread=CurrentCall(scheduler))
+        replace(pickling, _start=lambda work: PicklingThread(scheduler, work))
         replace(launcher, describe_state=self.describe_state)
         replace(WaitPolicy, of_processes=classmethod(lambda *_: POLICY), of_hosts=classmethod(lambda *_: POLICY))
         create = ControlBlock.__init__
@@ -561,9 +617,9 @@ class World:
             self._watch(block)
 
         replace(ControlBlock, __init__=watched)
-        observer = Points(scheduler)
-        trace.observe(observer)
-        stack.callback(trace.ignore, observer)
+        points = Points(scheduler)
+        trace.observe(points)
+        stack.callback(trace.ignore, points)
 
     def _make_pool(self, rank, fd, taken):
         del self.scheduler.running.fds[rank]  # the pool closes it
@@ -586,9 +642,13 @@ class World:
         replace(serving, Keeper=lambda enter: SimulatedKeeper(self))
         replace(rank_main, counter=lambda: lambda: 0)  # ranks print nothing
         replace(program, modules_to_import=lambda: [])
-        real = facts()
+        # The lengths of messages decide about fragments, so nothing in a message depends on the real machine.
+        real = HostFacts("", 2, {}, (1,), files=1 << 20)
         for module in (bridge, serving):
             replace(module, facts=lambda *pids: real._replace(name=f"host{self.scheduler.running.owner.host}"))
+        replace(machine, working_directory=lambda: "/")
+        for module in (program, replication_command, serving):
+            replace(module, sys=Delegate(sys, path=["/program"]))
         for module in (bridge, hosts_launcher):
             replace(module, interfaces=network.interfaces)
         for owner in (deputy.Deputy, stand_in.StandIn):

@@ -6,7 +6,7 @@
   every rank, unless dead ranks are replaced), and every result has NumPy's bits;
 * an error names a fault that happened, and its rank;
 * no command waits for ever, and without faults none waits for a time limit;
-* at the end no process, descriptor or thread is left.
+* at the end no process, descriptor or greenlet is left.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import logging
 import os
 import random
 import signal
-import threading
 import weakref
 from collections import Counter
 from typing import NamedTuple, Optional, Tuple
 
 import numpy as np
+from greenlet import getcurrent, greenlet
 from operating_system import SimulatedBridge, SimulatedKeeper, World
 from simulated_network import Behavior
 from simulated_steps import KINDS, LARGEST, NAMES, RARE, START, Variables, choose_size
@@ -423,7 +423,8 @@ class Simulation:
             if self.unsure:
                 self._broadcast_all()
                 before = self.model
-            too_large = any(np.abs(value).max(initial=0) > LARGEST for values in before.values() for value in values)
+            different = {id(value): value for values in before.values() for value in values}.values()
+            too_large = any(np.abs(value).max(initial=0) > LARGEST for value in different)
             if too_large or not kind.is_possible(before):
                 name, args, kind = "broadcast", ["w", 3.0], KINDS["broadcast"]  # makes it possible again
             meaning = kind.mean(before, self.n, schedule.root, *args)
@@ -678,7 +679,7 @@ class Simulation:
     @staticmethod
     def _is_idle(process, session):
         """Return whether a rank waits for a command, or has been stopped."""
-        context, number = serve._served.get(process.ident), session.block.words._words[COMMAND_NUMBER]
+        context, number = serve._served.get(process.pid), session.block.words._words[COMMAND_NUMBER]
         block = session.block if context is None else context.barrier.block  # of the rank's host
         has_finished = session.closed or block.finished._words[process.rank] >= number
         return process.state is STOPPED or process.state is BLOCKED and has_finished
@@ -709,15 +710,15 @@ class Simulation:
                 raise Wrong("left", f"after the program: {left}, {scheduler.now - began:.3g} s")
 
     def check_leftovers(self):
-        """Raise if schedules have left descriptors or threads; run this from time to time, because it takes long."""
+        """Raise if schedules have left descriptors or greenlets; run this from time to time, because it takes long."""
         self.variables = self.model = self.happened = self.excused = None
         gc.collect()
         gc.collect()  # of objects whose finalizers the first has called
-        files, threads = _count_files(), threading.active_count()
+        files, left = _count_files(), greenlets()
         if files > self._files:
             raise Wrong("left", f"{files - self._files} descriptors: {Counter(_files())}")
-        if threads > 1 and any(thread.name.startswith("simulated") for thread in threading.enumerate()):
-            raise Wrong("left", f"threads: {threading.enumerate()}")
+        if left:
+            raise Wrong("left", f"greenlets: {left}")
 
 
 def _same(values, model, rank):
@@ -725,6 +726,12 @@ def _same(values, model, rank):
         value.dtype == model[name][rank].dtype and np.array_equal(value, model[name][rank])
         for name, value in values.items()
     )
+
+
+def greenlets():
+    """Return the greenlets that have begun and have not ended, besides the present one."""
+    found = [each for each in gc.get_objects() if type(each) is greenlet]
+    return [each for each in found if each and each is not getcurrent()]
 
 
 def _files():

@@ -7,7 +7,7 @@ TCP                    byte streams with drawn delays, fragments and windows; a 
                        them silently, and `TCP_USER_TIMEOUT` ends a connection as the kernel does
 ``poll``, selectors    `Poll`, which waits in the scheduler, also for the next arrival of bytes
 eventfds               a number; its descriptor is a real file with the key of the number, so it can be passed on
-threads, locks,        threads of the scheduler that belong to a process, and end with it
+threads, locks,        greenlets of the scheduler that belong to a process, and end with it
 events, queues
 mpi4py's communicator  `Communicator`: messages arrive late and in two parts; buffers are read when they are delivered
 =====================  ================================================================================================
@@ -61,11 +61,7 @@ class Delegate:
     """A replacement for a module, which has the other names of the module."""
 
     def __init__(self, module, **names):
-        self._module = module
-        vars(self).update(names)
-
-    def __getattr__(self, name):
-        return getattr(self._module, name)
+        vars(self).update({**vars(module), **names})
 
 
 class Pollable:

@@ -7,7 +7,6 @@ import gc
 import importlib.util
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import pytest
 from many_schedules import Totals, find
 from operating_system import RANK_WORDS, SESSION_WORDS
 from protocol_faults import PLANTS, planted
-from schedules import FAULTS, OF_ALL, OF_INTERRUPTS, OF_PROGRAM, OF_RANKS, Fault, Simulation, Wrong, drawn
+from schedules import FAULTS, OF_ALL, OF_INTERRUPTS, OF_PROGRAM, OF_RANKS, Fault, Simulation, Wrong, drawn, greenlets
 from shrinking import failure, shrunk
 from simulated_steps import KINDS, START, divided
 
@@ -53,7 +52,7 @@ def test_schedules_are_right():
     assert set(totals.steps) == set(KINDS) and set(totals.faults) == set(FAULTS)
     assert len(totals.counts) > 100 and len(totals.both_orders) > 1000
     assert str(totals).startswith("60 schedules, 0 wrong")
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("simulated")]
+    assert not greenlets()
 
 
 def test_a_seed_replays_to_the_same_end():

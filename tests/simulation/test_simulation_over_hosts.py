@@ -144,7 +144,7 @@ FOUND = {
             *(("call_alike", 3, 6), ("growing_data", 2), ("broadcast", "w", 5.0)),
         ),
         (Fault("stuck", 1, 7, 98),),
-        *(247161886, FOREVER, (1, 2), Behavior(1e-3, 1 << 18, True, True, 1e-2)),
+        *(247161931, FOREVER, (1, 2), Behavior(1e-3, 1 << 18, True, True, 1e-2)),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""The scheduler of the simulated world: processes are threads, and exactly one of them runs at a time.
+"""The scheduler of the simulated world: processes are greenlets of one thread, and one of them runs at a time.
 
 A *process* runs until it reaches a scheduling point at which the seed lets another one continue, or until it waits.
 Simulated time passes only at points, and when no process can run: then the first time limit of a wait ends. ::
@@ -7,14 +7,16 @@ Simulated time passes only at points, and when no process can run: then the firs
     rank 1                               point  point  wait
     keeper                                                  reap, wait
 
-A process that has died stays where it was, and no handler of its runs. Its thread ends after the schedule.
+A process that has died stays where it was, and no handler of its runs. Its greenlet ends after the schedule.
 """
 
 import random
-import threading
 import traceback
 from collections import Counter
 from math import log
+from operator import attrgetter
+
+from greenlet import getcurrent, greenlet
 
 READY, BLOCKED, STOPPED, DEAD, ENDED = "ready", "blocked", "stopped", "dead", "ended"
 
@@ -34,7 +36,7 @@ class ProgramDied(BaseException):
 
 
 class Unwound(BaseException):
-    """Ends the thread of a dead process after the schedule."""
+    """Ends the greenlet of a dead process after the schedule."""
 
 
 class Process:
@@ -43,9 +45,8 @@ class Process:
     def __init__(self, pid, name, weight=1.0, owner=None):
         self.pid, self.name, self.weight, self.owner = pid, name, weight, owner or self
         self.parent, self.host = None, 0
-        self.turn = threading.Lock()
-        self.turn.acquire()
-        self.thread = self.ident = self.rank = None
+        self.greenlet = self.rank = None
+        self.call = None  # the current call of a function, see `operating_system.CurrentCall`
         self.fds = {}  # descriptors to close if it does not
         self.state, self.status = READY, None
         self.label, self.points = "start", 0
@@ -73,11 +74,12 @@ class Habits:
         self.gap = rng.choice((1.0, 2.0, 4.0, 12.0, 40.0, 150.0))
         self.jumps = rng.choice((0.0, 0.0, 0.0, 0.01, 0.1))
         self.weights = rng.choice(((1.0,), (1.0,), (1.0, 0.1), (1.0, 0.02)))
+        self.is_uniform = self.weights == (1.0,)
         self.most = most
 
 
 class Scheduler:
-    """Runs the processes of one schedule after another; the program runs in the main thread.
+    """Runs the processes of one schedule after another; the program is the main greenlet.
 
     `visit` is a scheduling point; `counts` and `orders` are totals of all schedules: how often each point was visited,
     and which of two pending points came first.
@@ -91,35 +93,36 @@ class Scheduler:
         self.left = FOREVER
         self.processes, self.over, self.failure, self.is_program_dead = [], True, None, False
         self.now, self.crash = 0.0, ""
+        self.is_atomic = False  # a thread runs that the process waits for, without switches
 
     # -- schedules -------------------------------------------------------------------------------------------------
 
     def begin(self, seed, most=FOREVER):
-        """Begin a schedule, with the calling thread as the program."""
+        """Begin a schedule, with the calling greenlet as the program."""
         self.rng = random.Random(seed)
+        self._draw = self.rng.random
         self.habits = Habits(self.rng, most)
         self.now, self.left, self.over, self.failure = 1000.0, 1, False, None
         self.is_program_dead, self.crash = False, ""
         self.total = self.switches = self.idle = self.digest = 0
         self.processes = []
         self.program = self.running = self._new("program")
-        self.program.ident = threading.get_ident()
+        self.program.greenlet = getcurrent()
         self.begin_command()
 
     def begin_command(self):
         """Restart the limits on a command."""
-        self._began, self._began_at = self.now, self.total
+        self._until, self._last = self.now + SECONDS_PER_COMMAND, self.total + POINTS_PER_COMMAND
 
     def end(self):
-        """End the schedule and the threads of all processes."""
+        """End the schedule and the greenlets of all processes."""
         self.over, self.left = True, 0
-        for process in self.processes:
-            if process.thread is not None and process.thread.is_alive():
+        for process in self.processes[1:]:
+            if process.greenlet:  # it has begun, and has not ended
                 self.running = process
-                process.turn.release()
-                process.thread.join()
+                process.greenlet.switch()
         for process in self.processes:
-            process.key = process.parent = process.thread = None  # cycles of references would keep descriptors open
+            process.key = process.parent = process.greenlet = None  # cycles of references would keep descriptors open
         self.left, self.processes = FOREVER, []
         self.program = self.running = Process(0, "nothing")
 
@@ -132,12 +135,9 @@ class Scheduler:
         """Start a process that calls ``work(process)`` and ends with the returned status; or a thread of ``owner``."""
         process = self._new(name, owner)
 
-        def live():
-            process.ident = threading.get_ident()
-            process.turn.acquire()
+        def live(*_):
             try:
-                if not self.over:
-                    process.status = work(process)
+                process.status = work(process)
             except Unwound:
                 pass
             except BaseException:  # the program then finds `crash`
@@ -146,8 +146,7 @@ class Scheduler:
                 self._end(process, ENDED)
                 self._leave(process)
 
-        process.thread = threading.Thread(target=live, name=f"simulated {name}", daemon=True)
-        process.thread.start()
+        process.greenlet = greenlet(live, self.program.greenlet)
         return process
 
     # -- points ----------------------------------------------------------------------------------------------------
@@ -165,22 +164,21 @@ class Scheduler:
             self._visit(me)
 
     def _visit(self, me):
-        if threading.get_ident() != me.ident:  # a thread that a process has started, such as for pickling
+        if self.is_atomic:
             if me.points == me.due:
                 me.due += 1
             self.left = max(self.left, 1)
             return
-        self._check(me)
+        if self.over or self.failure or self.is_program_dead or self.total > self._last or self.now > self._until:
+            self._check(me)
         if me.points == me.due:
             fault, me.fault, me.due = me.fault, None, -1
             self.on_fault(me, fault)
         if self.left <= 0:
-            self._draw_gap()
+            gap = self.habits.gap
+            self.left = 1 + int(-gap * log(1.0 - self._draw())) if gap > 1 else 1
             if self.switches < self.habits.most:
                 self._pass_turn(me)
-
-    def _draw_gap(self):
-        self.left = 1 + int(-self.habits.gap * log(1.0 - self.rng.random())) if self.habits.gap > 1 else 1
 
     def _check(self, me):
         """Raise the exception of a schedule that is over, or that cannot end."""
@@ -188,22 +186,25 @@ class Scheduler:
             raise Unwound
         if self.is_program_dead and me is self.program:
             raise ProgramDied
-        if self.total - self._began_at > POINTS_PER_COMMAND:
+        if self.total > self._last:
             self.failure = self.failure or f"a command does not end after {POINTS_PER_COMMAND} points"
-        elif self.now - self._began > SECONDS_PER_COMMAND:
+        elif self.now > self._until:
             self.failure = self.failure or f"a command waits for more than {SECONDS_PER_COMMAND:g} s"
         if self.failure is not None:
             if me is self.program:
                 raise Hang(f"{self.failure}: {self.processes}")
-            self.left = 0
-            self._switch(me, self.program)
+            self.left, self.running = 0, self.program
+            self.program.greenlet.switch()
+            self._check(me)
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def wait(self, key, until=FOREVER):
         """Wait until `wake` is called for a key, or until a time; there may be other reasons to return."""
         me = self.running
-        if threading.get_ident() != me.ident:
+        if self.over:
+            raise Unwound
+        if self.is_atomic:
             raise Hang(f"a thread of {me} waits")
         me.state, me.key, me.until = BLOCKED, key, until
         self._pass_turn(me)
@@ -253,67 +254,60 @@ class Scheduler:
             self.wake(process)  # a thread that waits for this one
 
     def kill_program(self):
-        """End the program where it is, as by SIGKILL; its thread lives on as an observer that calls `bury_program`."""
+        """End the program where it is, as by SIGKILL; its greenlet lives on as an observer that calls `bury_program`."""
         self.is_program_dead, self.left = True, 0
         raise ProgramDied
 
     def bury_program(self):
-        """Make the program's thread an observer of the other processes."""
+        """Make the program's greenlet an observer of the other processes."""
         self.is_program_dead, self.left = False, 1
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
     def _choose(self):
         """Return the process that continues; advance the clock if all processes wait."""
-        while True:
-            ready = [each for each in self.processes if each.state is READY]
-            if not ready or self.habits.jumps and self.rng.random() < self.habits.jumps:
-                limit = self.now + LONGEST_JUMP_S if ready else FOREVER
-                timed = [each for each in self.processes if each.state is BLOCKED and each.until < limit]
-                if timed:
-                    first = min(timed, key=lambda each: each.until)
-                    if first.until > self.now:
-                        self.now = first.until
-                        self.idle += not ready
-                    first.state = READY
-                    ready.append(first)
-                elif not ready:
-                    self.failure = self.failure or "all processes wait for each other"
-                    return self.program
-            if len(ready) == 1:
-                return ready[0]
-            chosen = self._draw(ready)
-            for each in ready:
-                if each is not chosen:
-                    self.orders.add((chosen.label, each.label))
-            return chosen
-
-    def _draw(self, ready):
-        """Draw one of several processes by their weights."""
-        left = self.rng.random() * sum([each.weight for each in ready])
-        for process in ready:
-            left -= process.weight
-            if left < 0:
-                break
-        return process
+        ready = [each for each in self.processes if each.state is READY]
+        if not ready or self.habits.jumps and self._draw() < self.habits.jumps:
+            limit = self.now + LONGEST_JUMP_S if ready else FOREVER
+            timed = [each for each in self.processes if each.state is BLOCKED and each.until < limit]
+            if timed:
+                first = min(timed, key=attrgetter("until"))
+                if first.until > self.now:
+                    self.now = first.until
+                    self.idle += not ready
+                first.state = READY
+                ready.append(first)
+            elif not ready:
+                self.failure = self.failure or "all processes wait for each other"
+                return self.program
+        n = len(ready)
+        if n == 1:
+            return ready[0]
+        if self.habits.is_uniform:
+            chosen = ready[int(self._draw() * n)]
+        else:
+            left = self._draw() * sum([each.weight for each in ready])
+            for chosen in ready:
+                left -= chosen.weight
+                if left < 0:
+                    break
+        label, add = chosen.label, self.orders.add
+        for each in ready:
+            if each is not chosen:
+                add((label, each.label))
+        return chosen
 
     def _pass_turn(self, me):
         chosen = self._choose()
         if chosen is not me:
             self.switches += 1
             self.digest = hash((self.digest, self.total, chosen.pid))
-        self._switch(me, chosen)
-
-    def _switch(self, me, chosen):
-        if chosen is not me:
             self.running = chosen
-            chosen.turn.release()
-            me.turn.acquire()
+            chosen.greenlet.switch()
         if self.over or self.failure is not None:
             self._check(me)
 
     def _leave(self, process):
-        """Pass the turn on from a thread that ends."""
-        chosen = self._choose()
-        self.running = chosen
-        chosen.turn.release()
+        """Choose the process that continues after the end of this one."""
+        self.running = self._choose()
+        process.greenlet.parent = self.running.greenlet

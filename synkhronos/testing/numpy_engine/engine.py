@@ -178,7 +178,7 @@ class NumpyEngine(Engine):
         return pickling.dumps(
             compiled,
             pickling.names(numbers, variables, constants),
-            lambda thing: NotImplemented,
+            _reduced,
             lambda function: f"function {function.name!r}",
             _parts,
         )
@@ -211,6 +211,12 @@ def _with_inputs(graph: NumpyGraph, outputs: Sequence[Any], updates: Pairs, repl
 
 def _shape(value: Any) -> Any:
     return np.array(np.shape(value) if isinstance(value, np.ndarray) else (), np.int64)
+
+
+def _reduced(thing: Any) -> Any:
+    """Pickle NumPy's ufuncs by name; without this function, pickle would search all modules for each of them."""
+    is_named = isinstance(thing, np.ufunc) and getattr(np, thing.__name__, None) is thing
+    return (getattr, (np, thing.__name__)) if is_named else NotImplemented
 
 
 def _parts(compiled: NumpyFunction) -> Iterator[Tuple[str, Any]]:

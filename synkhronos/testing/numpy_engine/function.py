@@ -68,8 +68,7 @@ def graph_of(
             raise ArgumentTypeError("updates", expected, describe(expression.type))
         targets.append(target)
         new_values.append(expression)
-    flat = substituted(flat, replaced)
-    new_values = substituted(new_values, replaced)
+    flat, new_values = substituted(flat, replaced), substituted(new_values, replaced)
     order = ordered(flat + new_values)
     while not no_default_updates:
         # A default update may contain other shared variables with default updates.

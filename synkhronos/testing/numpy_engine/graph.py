@@ -131,9 +131,7 @@ def array_type(dtype: Any, ndim: int, broadcastable: Optional[Sequence[bool]] = 
 
 
 def describe(type_: Optional[ArrayType]) -> str:
-    if type_ is None:
-        return "any object"
-    return f"{type_.dtype} with ndim={type_.ndim}"
+    return "any object" if type_ is None else f"{type_.dtype} with ndim={type_.ndim}"
 
 
 def convert(type_: Optional[ArrayType], value: Any, argument: str) -> Any:
@@ -153,7 +151,7 @@ def convert(type_: Optional[ArrayType], value: Any, argument: str) -> Any:
 
 def check(type_: Optional[ArrayType], dtype: np.dtype[Any], shape: Tuple[int, ...], argument: str) -> None:
     """Raise `ArgumentTypeError` for an array that does not match the type."""
-    if type_ is None:
+    if type_ is None or dtype == type_.dtype and len(shape) == type_.ndim and not any(type_.broadcastable):
         return
     got = f"an array of {dtype} with shape {shape}"
     if not np.can_cast(dtype, type_.dtype):
@@ -168,17 +166,17 @@ def check(type_: Optional[ArrayType], dtype: np.dtype[Any], shape: Tuple[int, ..
 def ordered(roots: Sequence[Any]) -> List[NumpyVariable]:
     """Return all variables that the roots depend on, in topological order."""
     order: List[NumpyVariable] = []
-    seen: Dict[int, bool] = {}  # False until the node's dependencies are in the order
+    seen: Dict[NumpyVariable, bool] = {}  # False until the node's dependencies are in the order
     stack = list(reversed(roots))
     while stack:
         node = stack[-1]
-        if not isinstance(node, NumpyVariable) or seen.get(id(node)):
+        if not isinstance(node, NumpyVariable) or seen.get(node):
             stack.pop()
-        elif id(node) not in seen:
-            seen[id(node)] = False
+        elif node not in seen:
+            seen[node] = False
             stack.extend(reversed(getattr(node, "args", ())))
         else:
-            seen[id(node)] = True
+            seen[node] = True
             order.append(stack.pop())
     return order
 
