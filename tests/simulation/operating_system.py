@@ -258,7 +258,7 @@ class SimulatedWatch(keeper._Watch):
 
         fds = dict(process.fds)
         try:
-            rank_main.run_rank(config, self.block, fds, watch, POLICY)
+            rank_main.run_rank(config, self.block, fds, watch)
             return 0
         except Exception as error:
             rank_main.record_fatal_error(self.block, config.rank, error)
