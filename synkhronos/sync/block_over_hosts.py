@@ -1,8 +1,4 @@
-"""The control block of one of several hosts, whose leading rank waits for its links and for other ranks together.
-
-Each host has a block for all ranks. Its leading rank (`host_relay`) and its bridge or deputy process copy the state of
-other hosts into it.
-"""
+"""The control block of one of several hosts: leading rank and bridge or deputy copy other hosts' state into it."""
 
 from __future__ import annotations
 
@@ -14,10 +10,9 @@ from .hosts import Hosts
 
 
 class BlockOverHosts(ControlBlock):
-    """A control block with two eventfds in place of some semaphores: ``bells`` are those of an existing block.
+    """A control block with two eventfds (``bells``), so that its leading rank waits for links and ranks together.
 
-    `bridge` wakes the bridge or deputy, and `lead` wakes the leading rank. Ranks on other hosts share the bridge's
-    eventfd, because an abort reaches them through the bridge.
+    `lead` wakes the leading rank, and `bridge` the bridge or deputy, through which an abort reaches other hosts' ranks.
     """
 
     notice_bytes = 5 << 14  # enough for values of 64 KiB and their locations

@@ -124,10 +124,7 @@ class HostRelay(Relay, ABC):
         return self
 
     def wait(self, watch: Watch, policy: WaitPolicy) -> None:
-        """Relay messages between block and links until some arrive, or ``watch``, called repeatedly, returns true.
-
-        Other ranks of this host signal ``lead`` of the block, so this is `Semaphore.wait` for all its semaphores.
-        """
+        """Relay messages between block and links until some arrive, or ``watch`` returns true; see `Semaphore.wait`."""
         self.forward(watch)  # first, because the other end may be waiting
         for _ in range(policy.tries):
             if self.receive():

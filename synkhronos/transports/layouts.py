@@ -154,10 +154,7 @@ class Layouts:
 
 
 class EagerLayouts(Layouts):
-    """`Layouts` over several hosts, which sends small values with the notices.
-
-    ``arrive`` is called with the number of bytes of values from ``far`` ranks.
-    """
+    """`Layouts` over several hosts: small values follow the notices; ``arrive`` counts the bytes of ``far`` ranks."""
 
     def __init__(self, pools: PoolMap, far: Sequence[int], arrive: Callable[[int], object] = bool) -> None:
         super().__init__(pools)

@@ -1,6 +1,4 @@
-"""Collectives over several hosts.
-
-For large reductions, each host reduces its ranks' arrays, and bridge and deputies (`cluster`) combine the partials.
+"""Collectives over hosts: each host reduces its ranks' arrays; bridge and deputies (`cluster`) combine large partials.
 
 ::
 
@@ -269,11 +267,7 @@ class HostTransport:
 
 
 class HostsTransport(SharedMemoryTransport):
-    """Collectives over the memory of ranks on several hosts; ``memory`` are the arguments of the base class.
-
-    A rank fetches other hosts' arrays, and writes only into the memory of its own host. Each host computes all elements
-    that its ranks receive, unless MPI combines the hosts' partials.
-    """
+    """Collectives over several hosts: a rank fetches other hosts' arrays, and writes only to its own host's memory."""
 
     _layouts: EagerLayouts
 
@@ -298,8 +292,6 @@ class HostsTransport(SharedMemoryTransport):
     ) -> Layout:
         notice = self._layouts.notice(placed, label, n_given, eager_bytes_of(self._hosts, results))
         return self._layouts.of(self.barrier.exchange(notice, self.pool, self.pools))
-
-    # -- reductions by MPI ---------------------------------------------------------------------------------------
 
     def all_reduce(
         self,
@@ -385,8 +377,6 @@ class HostsTransport(SharedMemoryTransport):
         self.traffic.add(*self._over_hosts.finish(begun, lent))
         return lent
 
-    # -- reductions of fetched values ----------------------------------------------------------------------------
-
     def _portion_of(self, layout: Layout, n: int, result: Weighting) -> Tuple[Portion, Sequence[int]]:
         """Return this rank's share of what its host receives; if ``layout.is_all_eager``, its own results."""
         everybody, near = self.everybody, (self.rank,) if layout.is_all_eager else self.near
@@ -419,7 +409,7 @@ class HostsTransport(SharedMemoryTransport):
 
 
 class FetchedPortion:
-    """A `Portion` of which each run first fetches the other hosts' arrays, given as ranks and handles."""
+    """A `Portion` that first fetches the other hosts' arrays, given as ranks and handles, whenever it reduces."""
 
     def __init__(self, portion: Portion, pools: PoolMap, far: Sequence[Tuple[int, Any]]) -> None:
         self.nbytes, self._portion, self._pools, self._far = portion.nbytes, portion, pools, far

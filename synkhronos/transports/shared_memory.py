@@ -171,10 +171,7 @@ class SharedMemoryTransport(Transport):
         n_given: int = 0,
         results: Tuple[Weighting, ...] = EQUAL,
     ) -> Layout:
-        """Exchange array locations and a label; return the layout.
-
-        Other ranks read the first ``n_given`` arrays for ``results``, so their values may be sent with the locations.
-        """
+        """Exchange array locations and a label; peers read the first ``n_given`` arrays for ``results``."""
         notice = self._layouts.notice(placed, label)
         return self._layouts.of(self.barrier.exchange(notice, self.pool, self.pools))
 

@@ -1,4 +1,4 @@
-"""One host answers as several do."""
+"""One host answers as several do. Modules: `synkhronos.sync.block_over_hosts`."""
 
 import socket
 
