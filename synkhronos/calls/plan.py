@@ -37,7 +37,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import cloudpickle
 import numpy as np
 
-from ..memory.handles import FileHandle, Handle, NameHandle
+from ..memory.handles import Handle
 from ..memory.ranges import Ranges, ranges_of
 from ..reductions import ReduceOp
 from ..runtime.command import Command
@@ -51,10 +51,6 @@ from .division import Division
 
 #: Maximum number of plans cached per function by the master and per graph by every rank.
 MAX_PLANS = 8
-
-
-#: Minimum size in bytes of an argument that makes hosts check their free memory before a new plan's first call.
-CHECK_FROM_BYTES = 1 << 20
 
 
 class Argument(NamedTuple):
@@ -407,13 +403,7 @@ def _lasting(argument: Argument, engine: Any, context: RankContext) -> Optional[
 
 def may_be_refused(plan: CallPlan, context: RankContext) -> bool:
     """Return whether another host may lack memory or files for the arguments; the result is equal on all ranks."""
-    return context.pools.spans_hosts and any(_is_large(argument.value) for argument in plan.arguments)
-
-
-def _is_large(value: Any) -> bool:
-    if isinstance(value, Handle):
-        return value.constant > 0 or math.prod(value.shape) * value.dtype.itemsize >= CHECK_FROM_BYTES
-    return isinstance(value, (FileHandle, NameHandle))
+    return context.pools.may_lack(argument.value for argument in plan.arguments)
 
 
 def _selection(selection: Any, context: RankContext) -> Any:

@@ -23,6 +23,7 @@ from ..processes.child_process import ChildProcess
 from ..processes.keeper import FORK_TIMEOUT_S
 from ..processes.rank_main import take_default_signals
 from ..runtime.launcher import Ranges
+from ..sync.block_over_hosts import BlockOverHosts
 from ..sync.control_block import ControlBlock
 from ..sync.rendezvous import CONNECT_TIMEOUT_S, Rendezvous
 from . import wire
@@ -69,7 +70,7 @@ class Bridge(ChildProcess):
         self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]
     ) -> Dict[int, int]:
         """Start the ranks of a session on the other hosts; return their process ids by rank."""
-        fds = [block.fd, block.bridge.fileno(), block.lead.fileno(), *outputs, *pools.values()]
+        fds = [block.fd, *block.bells(), *outputs, *pools.values()]
         seconds = OPEN_TIMEOUT_S + 2 * CLOSE_TIMEOUT_S + 2.0  # the bridge may also end an earlier session, or this one
         return self._ask(seconds, "open", spec, len(outputs), list(pools), fds=fds)
 
@@ -258,7 +259,7 @@ class _Bridge:
                 return self.lost[process]
         of_block, *bells = fds[:3]
         fds = fds[3:]
-        block = ControlBlock(hosts.size, os.dup(of_block), hosts, bells)
+        block = BlockOverHosts(hosts, os.dup(of_block), bells)
         outputs = [os.dup(fd) for fd in fds[:n_outputs]]
         lines = [None, *[self.lines[process] for process in self._processes]]
         pools = dict(zip(idents, fds[n_outputs:]))

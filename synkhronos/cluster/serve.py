@@ -16,7 +16,7 @@ from ..host.affinity import CoreClaims
 from ..memory.memfd import nameless_file
 from ..processes.keeper import Keeper
 from ..processes.launcher import ProcessLauncher, configs_of_host
-from ..sync.control_block import ControlBlock
+from ..sync.block_over_hosts import BlockOverHosts
 from . import wire
 from .bulk_transfers import FAREWELL_TIMEOUT_S, BulkTransfers
 from .copying import LOOK_EVERY_S
@@ -86,7 +86,7 @@ class Server:
         self.kill()
         files: Dict[int, int] = {}
         try:
-            block = ControlBlock(size, hosts=hosts, span_bytes=spec.span_bytes)
+            block = BlockOverHosts(hosts, span_bytes=spec.span_bytes)
             self._started.callback(block.close)
             for rank in range(size):
                 if rank != config.root:

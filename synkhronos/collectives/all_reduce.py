@@ -48,10 +48,8 @@ class AllReduceCommand(CollectiveCommand):
             if feedback is not None:
                 errors = feedback.places(context, self.numbers, [(array.shape, array.dtype) for array in arrays])
                 keys, arrays = feedback.add(context, self.numbers, keys, arrays)
-            if context.pools.spans_hosts and transport.completes_in_one_round(arrays, reduction):
-                context.transaction.promise(ahead=2)
-            name_of = partial(context.name_of, self.numbers)
-            results = transport.all_reduce(keys, arrays, reduction, name_of, targets, errors)
+            name_of, promise = partial(context.name_of, self.numbers), partial(context.transaction.promise, ahead=2)
+            results = transport.all_reduce(keys, arrays, reduction, name_of, targets, errors, promise)
         if feedback is None:
             context.transaction.commit_values(into, results, same=self.same)
         else:

@@ -83,6 +83,5 @@ def traffic() -> Dict[str, Traffic]:
     (1, [3968.0, 4032.0], [3968.0, 4032.0])
     """
     session = PROGRAM.current()
-    hosts = [range(session.size)] if session.hosts is None else session.hosts.ranks
-    found: Dict[str, Traffic] = session.run(ReadTraffic(hosts))
+    found: Dict[str, Traffic] = session.run(ReadTraffic(session.hosts.ranks))
     return found

@@ -289,7 +289,7 @@ def run_asynchronously(
         check_timeout(timeout)
     name, values, session = function.name or "without a name", function._bind(tuple(args), kwargs, {}), hooks._session
     of_inputs, _ = read_all(batches, None, None)
-    if session.hosts is not None:
+    if session.hosts.are_several:
         raise ArgumentValueError(
             "asynchronous", "False with several hosts", "True", "asynchronous ranks share memory and locks of one host"
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import weakref
 from collections import OrderedDict
-from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Set, Tuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from .pool import Pool
 from .ranges import Ranges, by_pool, ranges_of
 
 _PEER_WINDOW_BYTES = 1 << 30  # minimum part of a peer's pool to map; 200 whole pools would exceed the address space
+#: Minimum size in bytes of an argument that makes hosts check their free memory before a new plan's first call.
+CHECK_FROM_BYTES = 1 << 20
+
 _MAX_FILES = 16  # maximum number of files mapped at the same time; each needs a descriptor
 
 
@@ -34,11 +38,9 @@ class PoolMap:
         self._others: OrderedDict[Tuple[Any, ...], mmap.mmap] = OrderedDict()
         self._far: FrozenSet[int] = frozenset()
         self._here: Set[Tuple[int, int]] = set()  # constants fetched from other hosts, by pool and number
-        self._fetch: Any = None
-        self._check_room: Any = None
+        self._fetcher: Any = None  # if there are several hosts
         self._elsewhere = False
-        self._taken: Set[Handle] = set()
-        self.spans_hosts = False  # whether there are several hosts
+        self.taken: Set[Handle] = set()  #: Arrays of `receive` and `hold`, which are not fetched again.
 
     def __repr__(self) -> str:
         return f"<PoolMap: pools {self._known()}, files mapped: {len(self._others)}>"
@@ -61,19 +63,12 @@ class PoolMap:
         for table in tables:
             table.pop(ident, None)
 
-    def reach(
-        self,
-        far: Iterable[int],
-        fetch: Callable[[Sequence[Ranges]], None],
-        check_room: Callable[[Sequence[Ranges]], None],
-        elsewhere: bool,
-    ) -> None:
-        """Set up fetching (`sync.fetching`) from pools on other hosts, whose local shadows have the pool ids ``far``.
+    def reach(self, far: Iterable[int], fetcher: Any, elsewhere: bool) -> None:
+        """Use a `sync.fetching.Fetcher` for pools on other hosts, whose local shadows have the pool ids ``far``.
 
         ``elsewhere``: whether the program, with the files that it maps, is on another host.
         """
-        self._far, self._fetch, self._check_room = frozenset(far), fetch, check_room
-        self._elsewhere, self.spans_hosts = elsewhere, True
+        self._far, self._fetcher, self._elsewhere = frozenset(far), fetcher, elsewhere
 
     def is_far(self, handle: Any) -> bool:
         """Return whether an array is on another host and has no permanent copy here."""
@@ -83,39 +78,39 @@ class PoolMap:
 
     def fetch(self, handles: Iterable[Any], rows: Optional[NDArray[np.int64]] = None) -> None:
         """Fetch arrays, or some of their rows, from other hosts into the shadows; fetch constants once, as a whole."""
-        far = [handle for handle in handles if self.is_far(handle) and handle not in self._taken]
+        far = [handle for handle in handles if self.is_far(handle) and handle not in self.taken]
         ranges = by_pool(ranges_of(handle, rows) for handle in far)
         if ranges:
-            self._fetch(ranges)
+            self._fetcher.fetch(ranges)
             self._here.update((each.pool, each.constant) for each in ranges if each.constant)
+
+    def may_lack(self, values: Iterable[Any]) -> bool:
+        """Return whether another host may lack memory or files for some of these values; equal on all ranks."""
+        return self._fetcher is not None and any(map(_is_large, values))
 
     def check_room(self, ranges: Iterable[Ranges]) -> None:
         """On hosts other than the program's, check that memory suffices for the ranges; all ranks must call this."""
         if self._elsewhere:
-            self._check_room(by_pool(ranges))
+            self._fetcher.check_room(by_pool(ranges))
 
     def receive(self, enclosed: Iterable[Tuple[Handle, bytes]]) -> int:
-        """Write other hosts' arrays into the shadows, for use until `drop_taken`; return the number of bytes."""
+        """Write other hosts' arrays into the shadows, for use until `taken` is cleared; return the number of bytes."""
         nbytes = 0
         for handle, content in enclosed:
             if self.is_far(handle):
                 nbytes += len(content)
                 try:
                     if os.pwrite(self._peers[handle.pool].fileno(), content, handle.offset) == len(content):
-                        self._taken.add(handle)
+                        self.taken.add(handle)
                 except OSError:  # out of memory: a later fetch reports this
                     pass
         return nbytes
 
     def hold(self, handles: Iterable[Any]) -> None:
-        """Fetch arrays that the command does not change, in one request; they stay fetched until `drop_taken`."""
+        """Fetch arrays that the command does not change, in one request; they stay fetched until `taken` is cleared."""
         far = [handle for handle in handles if self.is_far(handle)]
         self.fetch(far)
-        self._taken.update(far)
-
-    def drop_taken(self) -> None:
-        """Forget the arrays of `receive` and `hold`, so that they are fetched again at their next use."""
-        self._taken.clear()
+        self.taken.update(far)
 
     def rows(self, handle: Union[Handle, FileHandle, NameHandle], selection: Selection) -> NDArray[Any]:
         """Return the array of a handle for reading selected rows; only these rows are fetched from another host."""
@@ -201,6 +196,12 @@ class PoolMap:
             except (TypeError, ValueError):
                 pass
         raise ValueError(f"{key[0]} was shortened after it was mapped: create the Data again")
+
+
+def _is_large(value: Any) -> bool:
+    if isinstance(value, Handle):
+        return value.constant > 0 or math.prod(value.shape) * value.dtype.itemsize >= CHECK_FROM_BYTES
+    return isinstance(value, (FileHandle, NameHandle))
 
 
 class _Peer:

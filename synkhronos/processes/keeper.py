@@ -43,6 +43,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from ..errors import SynkhronosError
 from ..runtime.launcher import RankConfig
 from ..runtime.prefetch import Preloader
+from ..sync.block_over_hosts import block_of
 from ..sync.control_block import DEATHS, FATAL_ERROR_BYTES, ControlBlock
 from . import fd_passing
 from .child_process import ChildProcess
@@ -199,7 +200,7 @@ class _Watch:
         self.kill([])
         self.write = None
         descriptors = Descriptors.of_flat(fds, len(configs), idents)
-        self.block = ControlBlock(size, descriptors.block, configs[0].hosts, descriptors.bells)
+        self.block = block_of(configs[0].hosts, descriptors.block, descriptors.bells)
         self.block.fd = -1  # closed with the other received descriptors
         try:
             pids = [self.fork(config, configs, descriptors) for config in configs]

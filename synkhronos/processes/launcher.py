@@ -17,6 +17,7 @@ from ..runtime.launcher import Launcher, Ranges, RankConfig
 from ..sync.control_block import ControlBlock
 from ..sync.link import Link
 from ..sync.rendezvous import Rendezvous
+from ..sync.semaphore import WaitPolicy
 from .keeper import Descriptors, Keeper
 from .output import Streams
 from .rank_main import ASK_FOR_STACKS, fatal_error
@@ -28,10 +29,11 @@ def configs_of_host(
     """Return ``config`` for each of a host's ranks, with its cores, threads and, if ``config`` has one, its profile."""
     budget = machine.core_budget()
     groups = claims.claim(len(ranks)) if pin and len(ranks) <= budget else [[]] * len(ranks)
-    config = config._replace(threads=threads or max(1, budget // len(ranks)), budget=budget)
+    config = config._replace(threads=threads or max(1, budget // len(ranks)))
     profiles = [config.profile and os.path.abspath(f"synkhronos_rank_{rank}.prof") for rank in ranks]
-    own = zip(ranks, groups, profiles)
-    return [config._replace(rank=rank, cores=cores, profile=profile) for rank, cores, profile in own]
+    policies = [config.policy or WaitPolicy.of_processes(config.size, budget, bool(cores)) for cores in groups]
+    own = zip(ranks, groups, policies, profiles)
+    return [config._replace(rank=r, cores=cores, policy=policy, profile=p) for r, cores, policy, p in own]
 
 
 class ProcessLauncher(Launcher):
@@ -59,7 +61,7 @@ class ProcessLauncher(Launcher):
                         self._stacks,
                         self._streams.fds(),
                         {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()},
-                        () if block.bridge is None else (block.bridge.fileno(), block.lead.fileno()),
+                        block.bells(),
                     ),
                     self._standby,
                 )

@@ -48,8 +48,8 @@ class LocalLauncher(Launcher):
     def _live(self, config: RankConfig, block: ControlBlock, pools: Dict[int, Pool]) -> None:
         status = EXIT_CODE_FAILED
         try:
-            pool, policy = pools[config.rank], WaitPolicy.of_threads()
-            context = RankContext.create(config.rank, config.root, block, pool, pools, self._watch, policy)
+            pool, policy, hosts = pools[config.rank], WaitPolicy.of_threads(), config.hosts
+            context = RankContext.create(config.rank, config.root, block, pool, pools, self._watch, policy, hosts)
             context.transport.common.is_open &= self.runs_python
             self.contexts[config.rank] = context
             if len(block.spans[config.rank]):

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import Callable, Dict, Sequence, Union
+from typing import Callable, Dict, Union
 
 from ..host.affinity import confine
 from ..host.heap import keep_freed_memory
@@ -26,7 +26,6 @@ from ..sync.barrier import long_notices
 from ..sync.control_block import FATAL_ERROR_BYTES, ControlBlock
 from ..sync.link import Link
 from ..sync.rendezvous import connect
-from ..sync.semaphore import WaitPolicy
 from ..trace import log_as_the_environment_says
 from .output import counter
 
@@ -91,20 +90,13 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         if os.getppid() != keeper:
             os._exit(0)
 
-    policy = (
-        WaitPolicy.of_processes(config.size, config.budget, bool(config.cores))
-        if config.hosts is None
-        else WaitPolicy.of_hosts()
-    )
-    _profiled(config, lambda: run_rank(config, block, fds, watch, policy))
+    _profiled(config, lambda: run_rank(config, block, fds, watch))
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # the reader is gone, or the stream is closed
             stream.flush()
 
 
-def run_rank(
-    config: RankConfig, block: ControlBlock, fds: Dict[int, int], watch: Callable[[], object], policy: WaitPolicy
-) -> None:
+def run_rank(config: RankConfig, block: ControlBlock, fds: Dict[int, int], watch: Callable[[], object]) -> None:
     """Create the rank's state and serve commands, in a process that is set up; close the descriptors ``fds``.
 
     ``watch``, called in waits, ends the rank if the keeper is gone.
@@ -114,20 +106,19 @@ def run_rank(
     pool = Pool(config.rank, fd=fds[config.rank], taken=taken)
     notices = [None if each is None else pool.adopt(each) for each in unread]
     pools: Dict[int, Union[int, Pool]] = {**fds, config.rank: pool}
-    links: Sequence[Link] = ()
-    if config.meeting is not None:
-        links = [Link(connect(config.meeting, config.rank))]
+    links = [] if config.meeting is None else [Link(connect(config.meeting, config.rank))]  # of its host's leader
+    policy = config.policy
     context = RankContext.create(config.rank, config.root, block, pool, pools, watch, policy, config.hosts, links=links)
     context.barrier.keep(notices)
     for ident, fd in fds.items():
         if ident != config.rank:
             os.close(fd)  # the context has duplicates
-    printed = None if config.hosts is None or not config.hosts.own else counter()
+    printed = counter() if config.hosts.own else int
     channel = RankEnd(block, config.rank, pool, context.pools, policy, context.leading, printed)
-    if config.hosts is not None:
+    if config.promises:
         context.transaction.promises = channel.promise
     if config.heals:
-        context.transaction.promises, context.transaction.deposits = channel.promise, Deposits.of(context)
+        context.transaction.deposits = Deposits.of(context)
     serve(context, channel, Preloader(block, watch, channel.may_be_called))
 
 

@@ -19,7 +19,7 @@ def timeline(record: Recorded, profile: Dict[str, Any]) -> str:
     host_of = {rank: i for i, ranks in enumerate(profile["hosts"]) for rank in ranks}
     events: List[Dict[str, Any]] = []
     for rank, lane in enumerate(record.lanes):
-        where = f" on {profile['host_names'][host_of[rank]]}" if profile["host_names"] else ""
+        where = f" on {profile['host_names'][host_of[rank]]}" if len(profile["hosts"]) > 1 else ""
         role = ", the master" if rank == record.root else ""
         title = f"rank {rank}{role}{where} ({profile['devices'][rank]})"
         events.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": title}})

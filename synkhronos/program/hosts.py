@@ -36,13 +36,13 @@ def take_place() -> None:
         advice = environment.advice(os.environ, len(os.sched_getaffinity(0)), os.cpu_count() or 1)
         if advice:
             logger.warning(advice)
-    if world is not None:
-        ignore_ends_of_others()
-    if world is not None and world.process == 0:
-        PROGRAM.meet(world)
-        refuse_mpi()
-    elif world is not None:
+    if world is None:
+        return
+    ignore_ends_of_others()
+    if world.process:
         serve(world)
+    PROGRAM.meet(world)
+    refuse_mpi()
 
 
 def ignore_ends_of_others() -> None:

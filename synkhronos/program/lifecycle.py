@@ -181,7 +181,7 @@ def fork(
         names = None if by_host is None else [name for of_host in by_host for name in of_host]
         counts = [len(of_host) for of_host in by_host] if by_host else _ranks_by_host(there, n_ranks)
     size, hosts = sum(counts), _hosts(there, counts)
-    if settings["shard_updates"] and (there or deaths or devices is not None or names):
+    if settings["shard_updates"] and (hosts.are_several or deaths or devices is not None or names):
         expected = "None or False, because ranks with devices, heal or several hosts have no common memory"
         raise ArgumentValueError("shard_updates", expected, "True")
     n_near = counts[0]
@@ -340,10 +340,8 @@ def hosts() -> List[Host]:
     ...     [host.ranks for host in synk.hosts()]
     [(0, 1, 2)]
     """
-    session = PROGRAM.current()
-    if session.hosts is None:
-        return [Host(socket.gethostname(), tuple(range(session.size)))]
-    return [Host(*host) for host in zip(session.hosts.names, session.hosts.ranks)]
+    there = PROGRAM.current().hosts
+    return [Host(*host) for host in zip(there.names, there.ranks)]
 
 
 def get_n_gpu() -> int:
@@ -376,11 +374,10 @@ def _ranks_by_host(there: Sequence[HostFacts], n_ranks: Optional[int]) -> List[i
     return [n_ranks or host.cores for host in there] or [n_ranks or machine.core_budget()]
 
 
-def _hosts(there: Sequence[HostFacts], counts: Sequence[int]) -> Optional[Hosts]:
-    if not there:
-        return None
+def _hosts(there: Sequence[HostFacts], counts: Sequence[int]) -> Hosts:
+    names = tuple(host.name for host in there) or (socket.gethostname(),)
     places = tuple(host.place for host in there if host.place is not None) or None
-    return Hosts.of_counts(tuple(host.name for host in there), tuple(counts), places=places)
+    return Hosts.of_counts(names, tuple(counts), places=places)
 
 
 def integer(argument: str, value: Any, least: Optional[int] = None) -> int:

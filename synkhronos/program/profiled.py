@@ -60,12 +60,13 @@ class ReadRings(Command):
 
 
 def set_clocks(session: Session) -> None:
-    """Measure and store the offsets of other hosts' clocks from the master's.
+    """Measure and store the offsets of other hosts' clocks, if there are any, from the master's.
 
     Each reading is assigned to the midpoint between request and answer, so it errs by at most half the delay.
     """
-    far = () if session.hosts is None else session.hosts.far
-    best: List[Tuple[int, int]] = [(0, 0)] * session.size
+    far, best = session.hosts.far, [(0, 0)] * session.size
+    if not far:
+        return
     for attempt in range(_COMPARISONS):
         sent = time.monotonic_ns()
         moments = session.run(Clocks())
@@ -126,8 +127,8 @@ class SessionProfile:
             if self._last is None:
                 raise StateError("the record of the last session was lost: see the session's log for the reason")
             return self._last
-        if session.hosts is not None and not session.closed:
-            far = session.hosts.far
+        far = session.hosts.far
+        if far and not session.closed:
             for rank, content in zip(range(session.size), session.run(ReadRings(far))):
                 if content is not None:
                     session.block.spans[rank][: len(content)] = content
@@ -135,12 +136,9 @@ class SessionProfile:
 
     def _setting(self, session: Session) -> Setting:
         hosts, transport = session.hosts, session.context.transport
-        link = "shared_memory" if hosts is None else "mpi" if hosts.places else "tcp"
-        if getattr(transport, "nccl", None) is not None:
-            link = "nccl"
+        link = hosts.link if getattr(transport, "nccl", None) is None else "nccl"
         used = "+".join(engine.name for engine in engines.loaded())
-        ranks = [list(range(session.size))] if hosts is None else list(map(list, hosts.ranks))
-        names = [] if hosts is None else list(hosts.names)
+        ranks, names = list(map(list, hosts.ranks)), list(hosts.names)
         return Setting(used, self._devices, ranks, names, self._cores, link if session.size > 1 else None)
 
     def _end(self, session: Session) -> None:

@@ -38,6 +38,7 @@ from ..runtime.command import CheckStart
 from ..runtime.exit_status import LOST
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.session import GRACE_S, Session
+from ..sync.block_over_hosts import block_of
 from ..sync.control_block import ControlBlock
 from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
@@ -196,6 +197,7 @@ class Program:
         if not isinstance(launcher, Launcher) and launcher not in LAUNCHERS:
             raise ArgumentValueError("launcher", f"one of {sorted(LAUNCHERS)}", repr(launcher))
         log_as_the_environment_says()
+        hosts = hosts or Hosts.alone(size)
         check = os.environ.get(CHECK) or "0"
         if check not in ("0", "1"):
             raise ArgumentValueError(CHECK, "0 or 1", repr(check))
@@ -223,12 +225,12 @@ class Program:
                     session = self._start_until_connected(*start)
                     undo.callback(session.close, "it could not be started")
                     if profiled is not None:
-                        profiled.begin(session, self._cores_of(hosts), devices)
+                        profiled.begin(session, self._cores(len(hosts.ranks)), devices)
                 session.run(CheckStart(), START_TIMEOUT_S)
-                if profiled is not None and hosts is not None:
+                if profiled is not None:
                     set_clocks(session)
                 if devices is not None:
-                    session.setup = OpenDevices(devices, hosts is not None)
+                    session.setup = OpenDevices(devices, hosts.are_several)
                     session.run(session.setup, DEVICES_TIMEOUT_S)
                 for function in self.functions:  # built in an earlier session, or before the first
                     session.prefetch.begin(function.engine)
@@ -305,18 +307,17 @@ class Program:
         root: int,
         launcher: Union[str, Launcher],
         devices: bool,
-        hosts: Optional[Hosts],
+        hosts: Hosts,
         options: SessionOptions,
     ) -> Session:
         processes = isinstance(launcher, str) and LAUNCHERS[launcher] is ProcessLauncher
-        near = range(size) if hosts is None else hosts.near
-        claims = CoreClaims()
+        near, claims = hosts.near, CoreClaims()
         block: Optional[ControlBlock] = None
         pools: Dict[int, Any] = {}
         span_bytes = ring_bytes(size) if options.recorded else 0
         starter = launcher if isinstance(launcher, Launcher) else LocalLauncher()  # also if there is no other rank
         try:
-            block = ControlBlock(size, hosts=hosts, span_bytes=span_bytes)
+            block = block_of(hosts, span_bytes=span_bytes)
             if processes and (size > 1 or devices):  # before any device opens, so that the keeper can fork ranks later
                 starter = ProcessLauncher(self._living_keeper(), options.heal > 0 and options.standby)
                 if options.keep_heap:  # after the keeper has been forked, because each of its ranks has its own setting
@@ -330,25 +331,24 @@ class Program:
             pools.update(of_program)
             path, folder = list(sys.path), machine.working_directory()
             profile = f"synkhronos_rank_{root}.prof" if options.profile_workers else None
-            config = RankConfig(root, size, root, [], 0, 0, path, folder, for_ranks(os.environ), profile)
-            config = config._replace(keep_heap=options.keep_heap, hosts=hosts, heals=options.heal > 0)
-            configs = configs_of_host(config, near, claims, options.pin and processes and size > 1, options.threads)
-            own = configs.pop(near.index(root))
-            if hosts is not None:
+            policy, heals = None if processes else WaitPolicy.of_threads(), options.heal > 0
+            config = RankConfig(root, size, root, hosts, [], 0, policy, path, folder, for_ranks(os.environ), profile)
+            config = config._replace(keep_heap=options.keep_heap, promises=heals, heals=heals)
+            if hosts.are_several:
                 assert isinstance(starter, ProcessLauncher) and self._bridge is not None
                 modules = [*modules_to_import(), *self._bridge.world.modules]
-                config = config._replace(environment={})  # each host has its own environment
-                flags = options.pin, options.threads, options.heal > 0 and options.standby
-                spec = SessionSpec(hosts, config, list(of_program), *flags, modules, span_bytes)
+                config = config._replace(policy=WaitPolicy.of_hosts(), promises=True)
+                there = config._replace(environment={})  # each host has its own environment
+                flags = options.pin, options.threads, heals and options.standby
+                spec = SessionSpec(hosts, there, list(of_program), *flags, modules, span_bytes)
                 starter = HostsLauncher(starter, self._bridge, spec)
+            configs = configs_of_host(config, near, claims, options.pin and processes and size > 1, options.threads)
+            own = configs.pop(near.index(root))
             starter.start(configs, block, pools)
-            policy = WaitPolicy.of_threads() if hosts is None else WaitPolicy.of_hosts()
-            if processes and hosts is None:
-                policy = WaitPolicy.of_processes(size, own.budget, bool(own.cores))
             affinity = MasterAffinity(own.cores, own.threads if processes and size > 1 else None, claims)
             heal = options.heal if processes else 0  # threads cannot be killed
-            here = size, root, starter, block, self.pool, pools, policy, affinity
-            return Session(*here, options.timeout, own.profile, options.seed, options.random, hosts, heal)
+            here = size, root, starter, block, self.pool, pools, own.policy, affinity, hosts
+            return Session(*here, options.timeout, own.profile, options.seed, options.random, heal)
         except BaseException as error:
             starter.kill()
             claims.release()
@@ -363,10 +363,8 @@ class Program:
                 if isinstance(each, int):
                     os.close(each)
 
-    def _cores_of(self, hosts: Optional[Hosts]) -> List[int]:
-        if hosts is None:
-            return [machine.core_budget()]
-        return [host.cores for host in self.all_hosts()[: len(hosts.ranks)]]
+    def _cores(self, n_hosts: int) -> List[int]:
+        return [host.cores for host in self.all_hosts()[:n_hosts]] or [machine.core_budget()]
 
     def _living_keeper(self) -> Keeper:
         if self._keeper is not None:
@@ -423,8 +421,7 @@ class Program:
         if self.session is not None:
             self.session.affinity.release()
             self.session.prefetch.end()
-            if self.session.context.leading is not None:
-                self.session.context.leading.close()
+            self.session.context.leading.close()
         if self._pool is not None:
             self._inherited.append(self._pool)
         if self.profiled is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import threading
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -182,7 +183,7 @@ class ReplicaBuilder(Replicas):
     """Builder of the replicas on a rank other than the master."""
 
     def __init__(self, context: RankContext) -> None:
-        self._rank, self._barrier, self._counts = context.rank, context.barrier, context.pools.spans_hosts
+        self._rank, self._barrier = context.rank, context.barrier
 
     @point("replication")
     def shared(
@@ -216,19 +217,19 @@ class ReplicaBuilder(Replicas):
     def _counting(self, engine: Any) -> Iterator[Callable[..., object]]:
         """Count loaded functions and modules, so the master can log progress if loading on another host is slow."""
         block, rank = self._barrier.block, self._rank
+        # Ranks that are threads share the engine's only hook.
+        watch = engine.watch_modules if threading.current_thread() is threading.main_thread() else bool
 
         def count(*_: object) -> None:
             block.steps[rank] += 1
 
         block.steps[rank] = block.undone[rank] = 0
         block.steps_command[rank] = self._barrier.command
-        if self._counts:  # on one host, other ranks may be threads of this process, which has only one such hook
-            engine.watch_modules(count)
+        watch(count)
         try:
             yield count
         finally:
-            if self._counts:
-                engine.watch_modules(None)
+            watch(None)
 
     def forget(self, thing: Tuple[str, int]) -> None:
         pass  # the registry held the only reference

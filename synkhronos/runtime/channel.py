@@ -19,14 +19,14 @@ other hosts' leaders exchange commands, decisions and answers while they wait (`
 from __future__ import annotations
 
 import pickle
-from typing import Any, Callable, Dict, Iterable, Optional
+from typing import Any, Callable, Dict, Iterable
 
 from ..memory import messages
 from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..sync.barrier import is_due
 from ..sync.control_block import COMMAND_LENGTH, COMMAND_NUMBER, ControlBlock
-from ..sync.host_relay import HostRelay, LeaderRelay
+from ..sync.host_relay import NO_RELAY, Relay
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from .command import Envelope
@@ -45,10 +45,10 @@ class MasterEnd:
         pool: Pool,
         pools: PoolMap,
         policy: WaitPolicy,
-        leading: Optional[HostRelay] = None,
+        leading: Relay = NO_RELAY,
     ) -> None:
         self.block, self.pool, self.pools, self.policy, self.leading = block, pool, pools, policy, leading
-        self.ranks = list(ranks) if leading is None else leading.others
+        self.ranks, self._answers = list(ranks), list(map(leading.waiting_for, block.answers))
         self._keep: Any = None
 
     @point("channel")
@@ -61,22 +61,17 @@ class MasterEnd:
         else:
             words[COMMAND_LENGTH], self._keep = messages.put(payload, block.command_slot, self.pool)
         words[COMMAND_NUMBER] = number
-        if self.leading is not None:
-            self.leading.forward(watch)
+        self.leading.forward(watch)
         for rank in self.ranks:
             block.commands[rank].release()
 
     @point("channel")
     def wait(self, rank: int, number: int, watch: Callable[[], object]) -> None:
         block = self.block
-        if self.leading is not None:
-            if not self.has_answered(rank, number):
-                self.leading.wait(lambda: self.has_answered(rank, number), watch, self.policy)
-            return
         while block.finished[rank] < number:  # the semaphore is also released for other events
             if block.promised[rank] and self.has_answered(rank, number):
                 return
-            block.answers[rank].wait(watch, self.policy)
+            self._answers[rank].wait(watch, self.policy)
             if block.finished[rank] < number:
                 watch()
 
@@ -103,12 +98,12 @@ class RankEnd:
         pool: Pool,
         pools: PoolMap,
         policy: WaitPolicy,
-        leading: Optional[HostRelay] = None,
-        printed: Optional[Callable[[], int]] = None,
+        leading: Relay = NO_RELAY,
+        printed: Callable[[], int] = int,
     ) -> None:
         self.block, self.rank, self.pool, self.pools, self.policy = block, rank, pool, pools, policy
-        self._printed = printed  # returns the number of bytes printed so far; None on the root's host
-        self._leader = leading if isinstance(leading, LeaderRelay) else None
+        self._printed = printed  # returns the number of bytes printed so far; always 0 on the root's host
+        self._leading, self._commands = leading, leading.waiting_for(block.commands[rank])
         self._frozen: Dict[bytes, Envelope] = {}
         self._keep: Any = None
 
@@ -118,18 +113,14 @@ class RankEnd:
 
     def may_be_called(self) -> bool:
         """Return whether this rank should continue with `wait`, because a command has arrived or may arrive soon."""
-        return self.is_called() or self._leader is not None and self._leader.has_news()
+        return self.is_called() or bool(self._leading.has_news())
 
     @point("channel")
     def wait(self, watch: Callable[[], object]) -> int:
-        block, leader = self.block, self._leader
         while not self.is_called():
-            if leader is None:
-                block.commands[self.rank].wait(watch, self.policy)
-            else:
-                leader.wait(self.is_called, watch, self.policy)
+            self._commands.wait(watch, self.policy)
         self._keep = None
-        number: int = block.words[COMMAND_NUMBER]
+        number: int = self.block.words[COMMAND_NUMBER]
         return number
 
     @point("channel")
@@ -180,15 +171,11 @@ class RankEnd:
     def _put(self, payload: bytes) -> None:
         block, rank = self.block, self.rank
         block.answer_length[rank], self._keep = messages.put(payload, block.answer_slots[rank], self.pool)
-        if self._printed is not None:
-            nbytes = self._printed()
-            if nbytes != block.printed[rank]:
-                block.printed[rank] = nbytes
-                block.bridge.release()
+        nbytes = self._printed()
+        if nbytes != block.printed[rank]:
+            block.printed[rank] = nbytes
+            block.bridge.release()
 
     def end(self, watch: Callable[[], object]) -> None:
-        """Close the channel after the last command; a leader first forwards the answers of its host's other ranks."""
-        if self._leader is not None:
-            self._leader.wait(self._leader.have_answered, watch, self.policy)
-            self._leader.forward(watch)  # `wait` may end before it forwards the last answer
-            self._leader.close()
+        """Close the channel after the last command."""
+        self._leading.finish(watch, self.policy)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import gc
+from functools import partial
 from typing import (
     Any,
     Callable,
@@ -19,7 +19,6 @@ from typing import (
     Tuple,
     Type,
     TypeVar,
-    Union,
 )
 
 from ..errors import Aborted
@@ -29,12 +28,13 @@ from ..sync.barrier import Barrier
 from ..sync.barrier_over_hosts import BarrierOverHosts
 from ..sync.control_block import ControlBlock
 from ..sync.fetching import Fetcher
-from ..sync.host_relay import HostRelay, LeaderRelay, RootRelay
+from ..sync.host_relay import NO_RELAY, LeaderRelay, Relay, RootRelay
 from ..sync.hosts import Hosts
 from ..sync.link import Link
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from ..transports.base import Key, Transport
+from ..transports.over_hosts import HostsTransport
 from ..transports.shared_memory import SharedMemoryTransport
 from .command import Answer, Command, Envelope
 from .news import learn
@@ -71,7 +71,7 @@ class RankContext:
     """One rank's state in a session.
 
     ``pool`` is this rank's memory; ``pools`` maps the memory of all ranks. ``registry`` has the rank's functions and
-    variables, and ``transaction`` changes their values. ``leading`` is the `HostRelay` of a rank that leads a host.
+    variables, and ``transaction`` changes their values. ``leading`` is the `Relay` of this rank.
     """
 
     def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, transport: Transport, registry: Registry) -> None:
@@ -79,7 +79,7 @@ class RankContext:
         self.barrier, self.pool, self.pools, self.registry = barrier, pool, pools, registry
         self.transaction = Transaction(self.rank, barrier, transport)
         self.transport = transport
-        self.leading: Optional[HostRelay] = None
+        self.leading: Relay = NO_RELAY
         self.stopped = False
         self._kept: Dict[Type[Kept], Kept] = {}
 
@@ -90,10 +90,10 @@ class RankContext:
         root: int,
         block: ControlBlock,
         pool: Pool,
-        pools: Mapping[int, Union[int, Pool]],
+        pools: Mapping[int, Any],
         watch: Callable[[], object],
         policy: WaitPolicy,
-        hosts: Optional[Hosts] = None,
+        hosts: Hosts,
         watch_alone: Optional[Callable[[], object]] = None,
         links: Sequence[Link] = (),
     ) -> RankContext:
@@ -106,17 +106,16 @@ class RankContext:
         known = PoolMap()
         for ident, each in pools.items():
             known.add(ident, each)
-        leading, registry, fetcher = None, Registry(), None
-        barrier = Barrier(block, rank, root, watch, policy, watch_alone)
-        if hosts is not None and links:
+        registry, leading = Registry(), NO_RELAY
+        barrier, borrowed = Barrier(block, rank, root, watch, policy, watch_alone), partial(memory_in_cells, registry)
+        if not hosts.are_several:
+            return cls(barrier, pool, known, SharedMemoryTransport(barrier, pool, known, borrowed), registry)
+        if links:
             leading = (RootRelay if rank == root else LeaderRelay)(rank, hosts, block, pool, known, links)
             barrier = BarrierOverHosts(leading, root, watch, policy, watch_alone)
-        if hosts is not None:
-            fetcher = Fetcher(barrier, pool, watch_alone or watch)
-            known.reach(filter(hosts.is_far, pools), fetcher.fetch, fetcher.check_room, hosts.own > 0)
-        borrowed = functools.partial(memory_in_cells, registry)
-        transport = SharedMemoryTransport(barrier, pool, known, borrowed, hosts, fetcher)
-        context = cls(barrier, pool, known, transport, registry)
+        fetcher = Fetcher(barrier, pool, watch_alone or watch)
+        known.reach(filter(hosts.is_far, pools), fetcher, hosts.own > 0)
+        context = cls(barrier, pool, known, HostsTransport(hosts, fetcher, barrier, pool, known, borrowed), registry)
         context.leading = leading
         return context
 
@@ -154,8 +153,7 @@ class RankContext:
         finally:
             if self.transaction.is_open:
                 self.transaction.settle()
-            if self.barrier.block.bridge is not None:
-                self.pools.drop_taken()
+            self.pools.taken.clear()
 
     def abort(self) -> None:
         """Abort the command in progress, which releases the ranks that wait at its barriers."""

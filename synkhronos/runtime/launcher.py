@@ -23,16 +23,17 @@ class RankConfig(NamedTuple):
     rank: int
     size: int
     root: int
+    hosts: Hosts
     cores: List[int]  # CPU affinity; empty if the rank is not pinned
     threads: int  # number of BLAS and OpenMP threads
-    budget: int  # number of cores that the ranks of this host share
+    policy: Any  # `WaitPolicy`; None until the rank's cores are chosen
     path: List[str]  # sys.path
     directory: str  # working directory; empty if it has been deleted
     environment: Dict[str, str]
     profile: Optional[str]  # path of the cProfile file written at the end, if any
     keep_heap: bool = True  # whether the C library keeps freed heap memory
-    hosts: Optional[Hosts] = None  # set if the ranks are on several hosts
     meeting: Optional[Rendezvous] = None  # rendezvous with the root, if this rank is its host's leader
+    promises: bool = False  # whether answers are promised, which spares several hosts a round trip
     heals: bool = False  # whether dead ranks are replaced
     taken: Ranges = ()  # for a replacement: ranges of the old rank's pool that must be kept
 

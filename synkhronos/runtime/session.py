@@ -37,7 +37,6 @@ from ..host.signals import DeferredSignals
 from ..memory.handles import Handle
 from ..memory.pool import Pool
 from ..sync.control_block import ABORT_REQUESTED, COMMAND_NUMBER, DEATHS, ControlBlock
-from ..sync.host_relay import RootRelay
 from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
@@ -92,11 +91,11 @@ class Session:
         pools: Dict[int, Any],
         policy: WaitPolicy,
         affinity: MasterAffinity,
+        hosts: Hosts,
         timeout: Optional[float] = None,
         profile: Optional[str] = None,
         seed: Optional[int] = None,
         random: str = "split",
-        hosts: Optional[Hosts] = None,
         heal: int = 0,
     ) -> None:
         self.size, self.root, self.launcher, self.block = size, root, launcher, block
@@ -108,7 +107,8 @@ class Session:
             root, root, block, pool, pools, self._watch_barrier, policy, hosts, self._watch_alone, launcher.links
         )
         self.pools = self.context.pools
-        self.channel = MasterEnd(block, self.others, pool, self.pools, policy, self.context.leading)
+        near = [rank for rank in hosts.near if rank != root]
+        self.channel = MasterEnd(block, near, pool, self.pools, policy, self.context.leading)
         self.prefetch = Announcer(block)
         self.healing: Optional[Healing] = None
         if heal and self.others:
@@ -248,7 +248,7 @@ class Session:
             together = self._execute_together(command, news)
             if together is not None:
                 return together
-        enclosed = () if self.hosts is None else self._enclosed(command)
+        enclosed = self._enclosed(command) if self.launcher.links else ()
         envelope, payload = Envelope(self._forget, command, enclosed, news=news), command.frozen
         if self._forget or enclosed or payload is None:
             payload = pickle.dumps(envelope, pickle.HIGHEST_PROTOCOL)
@@ -386,14 +386,14 @@ class Session:
             if self.closed:  # by a signal handler, or at exit
                 self._fatal = self._was_closed()
                 return self._fatal
-            if self.context.leading is not None and self.block.words[DEATHS]:
+            if self.block.words[DEATHS]:
                 self.context.leading.receive()  # answers that a rank sent before it ended
             stops = type(self._command) is Stop  # the report of a rank's end may overtake its answer to `Stop`
             for rank in self.others:
                 if not self.block.ended[rank] or stops and not self.block.status[rank]:
                     continue
-                led = () if self.hosts is None else self.hosts.led_by(rank)
-                if not all(self.channel.has_answered(each, self._number) for each in led or (rank,)):
+                led = self.hosts.led_by(rank) or (rank,)
+                if not all(self.channel.has_answered(each, self._number) for each in led):
                     self._fatal = self._died(rank, "in " + self._title, self._updates)
                     return self._fatal
             if not self.launcher.is_alive():
@@ -487,7 +487,7 @@ class Session:
     def _late(self) -> WorkerTimeout:
         missing = self._missing()
         doing = self.launcher.inspect(missing, STACKS_TIMEOUT_S)
-        if self.hosts is not None and not any(doing.values()):  # all wait for leaders, which may have arrived before
+        if not any(doing.values()):  # all wait for leaders, which may have arrived before
             missing = sorted({self.hosts.ranks[self.hosts.of(rank)][0] for rank in missing})
             doing = self.launcher.inspect(missing, STACKS_TIMEOUT_S)
         missing = self._late_ranks = [rank for rank in missing if doing[rank]] or missing  # a leader may be late alone
@@ -515,8 +515,7 @@ class Session:
                     self.block.commands[rank].release()  # the rank may not have been woken before the interrupt
                 for rank in self.others:
                     self.channel.wait(rank, number, self._watch_answers)
-                if self.context.leading is not None:  # a decision that the interrupt may have kept from other hosts
-                    self.context.leading.forward(self._watch)
+                self.context.leading.forward(self._watch)  # a decision that the interrupt may have kept from others
                 if self.healing is not None:
                     self.healing.record_deposits([self._read(rank) for rank in self.others])
                 self.context.transaction.settle()
@@ -599,7 +598,7 @@ class Session:
         number, failed = self._number, []
         self.context.abort()
         self._fatal = None
-        leaders = set() if self.hosts is None else set(filter(self.hosts.led_by, dead))
+        leaders = set(filter(self.hosts.led_by, dead))
         if leaders:
             self._start(leaders)
         self._restart_clock(time.monotonic())  # survivors finish their computation, with a new timeout
@@ -659,7 +658,6 @@ class Session:
             finally:
                 self._started |= ranks
             for rank, link in links.items():
-                assert isinstance(self.context.leading, RootRelay)
                 self.context.leading.reconnect(rank, link)
 
     def _end(self, why: str) -> None:
@@ -702,8 +700,7 @@ class Session:
         at_end()
         for rank in self.others:
             self.pools.remove(rank)
-        if self.context.leading is not None:
-            self.context.leading.close()
+        self.context.leading.close()
         self.block.close()
         self.affinity.release()
         # Break reference cycles, so that dropping the last reference frees the memory and descriptors of mappings.

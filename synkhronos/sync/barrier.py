@@ -208,7 +208,4 @@ class Barrier:
 
     def clear(self) -> None:
         """Reset semaphores after an aborted command; call this only on the root, while no rank executes a command."""
-        self.block.arrivals.drain()
-        for release in self.block.releases:
-            if release is not self.block.bridge:  # the bridge may still have to react to its eventfd
-                release.drain()
+        self.block.drain()

@@ -40,7 +40,9 @@ class BarrierOverHosts(Barrier):
                 or (self._are_two and self._promised[self.rank] > current)
             ):
                 leading.early = current
-            leading.wait(self._is_gathered, self.look, self.policy)
+            leading.forward(self.look)  # even if all have arrived, because early notices may spare a leader the wait
+            while not self._is_gathered():
+                leading.wait(self.look, self.policy)
         self.check()
         if self._held != current - 1 and all([promised > current for promised in self._promised]):
             self._held = current
@@ -54,7 +56,8 @@ class BarrierOverHosts(Barrier):
         leading, words, current = self._leading, self._words, self.current
         assert isinstance(leading, LeaderRelay)
         is_safe = self._are_two and self._promised[self.rank] > current  # so that the notices suffice to continue
-        done = (lambda: leading.has_all(current) or self._is_over()) if is_safe else self._is_over
-        leading.wait(done, self._watch_other, self.policy)
+        leading.forward(self._watch_other)  # first, because then it may already have all
+        while not (self._is_over() or is_safe and leading.has_all(current)):
+            leading.wait(self._watch_other, self.policy)
         if words[ABORTED] >= self.command and words[DECIDED] < current:
             raise Aborted

@@ -21,17 +21,14 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Tuple
 
 from ..memory.memfd import nameless_file
 from . import semaphore
-from .event_fd import EventFd
-from .hosts import Hosts
 from .semaphore import Semaphore
 
 COMMAND_BYTES = 1 << 16  # longer commands are sent through the master's pool
 ANSWER_BYTES = NOTICE_BYTES = 1 << 14  # longer answers and notices are sent through the rank's pool
-NOTICE_BYTES_OVER_HOSTS = 5 << 14  # with several hosts: enough for values of 64 KiB and their locations
 FETCH_BYTES = 1 << 12  # longer requests to other hosts are sent through the rank's pool
 FATAL_ERROR_BYTES = 1 << 14  # maximum size of the text of an error that ends a rank
 ANNOUNCEMENT_BYTES = 1 << 18  # size of a session's announcements, enough for more than a thousand modules
@@ -107,28 +104,22 @@ def _regions(size: int, span_bytes: int, notice_bytes: int) -> Tuple[Dict[str, T
 class ControlBlock(_RankWords):
     """Words, semaphores and slots shared by ``size`` ranks; ``fd`` is the descriptor of an existing block.
 
-    ``span_bytes`` (a multiple of 8, or 0) is the memory per rank for recording its activity. With several ``hosts``,
-    each host has a block for all ranks. Its leading rank (`host_relay`) and its bridge or deputy process copy the state
-    of other hosts into it. ``bells`` are the descriptors of an existing block's eventfds, which are duplicated.
+    ``span_bytes`` (a multiple of 8, or 0) is the memory per rank for recording its activity.
 
     The root waits for `arrivals` at a barrier. Each rank has four semaphores. The root signals `releases` (from a
-    barrier) and `commands`, the rank signals `answers`, and the bridge or deputy signals `fetched`. The eventfd
-    `bridge` wakes the bridge or deputy, and `lead` wakes the leading rank. `notice_slots`, `notice_length` and
-    `noticed` are indexed by turn and rank.
+    barrier) and `commands`, the rank signals `answers`, and the bridge or deputy signals `fetched`. `notice_slots`,
+    `notice_length` and `noticed` are indexed by turn and rank.
     """
 
-    def __init__(
-        self,
-        size: int,
-        fd: int = -1,
-        hosts: Optional[Hosts] = None,
-        bells: Sequence[int] = (-1, -1),
-        span_bytes: int = 0,
-    ) -> None:
-        create, notice_bytes = fd < 0, NOTICE_BYTES if hosts is None else NOTICE_BYTES_OVER_HOSTS
+    notice_bytes = NOTICE_BYTES
+    bridge: Any  # an eventfd that wakes the bridge or deputy, in `BlockOverHosts`
+    lead: Any  # an eventfd that wakes the leading rank, in `BlockOverHosts`
+
+    def __init__(self, size: int, fd: int = -1, span_bytes: int = 0) -> None:
+        create = fd < 0
         if not create:
-            span_bytes = (os.fstat(fd).st_size - _regions(size, 0, notice_bytes)[1]) // size
-        regions, total = _regions(size, span_bytes, notice_bytes)
+            span_bytes = (os.fstat(fd).st_size - _regions(size, 0, self.notice_bytes)[1]) // size
+        regions, total = _regions(size, span_bytes, self.notice_bytes)
         self.size = size
         self.fd = nameless_file("control", total) if create else fd
         memory = memoryview(mmap.mmap(self.fd, total))
@@ -147,11 +138,6 @@ class ControlBlock(_RankWords):
         self.releases, self.commands, self.answers, self.fetched = (
             semaphores[i * size : (i + 1) * size] for i in range(4)
         )
-        self.bridge: Any = None
-        self.lead: Any = None
-        if hosts is not None:
-            self.bridge, self.lead = map(EventFd, bells)
-            self._bridge_over(hosts)
 
         (self.command_slot,), (self.announcements,) = items("command"), items("announcements")
         self.answer_slots, self.fetch_slots = items("answers"), items("fetches")
@@ -159,22 +145,18 @@ class ControlBlock(_RankWords):
         notices = items("notices")
         self.notice_slots = notices[:size], notices[size:]
 
-    def _bridge_over(self, hosts: Hosts) -> None:
-        """Replace semaphores with the two eventfds, so that the leading rank can wait for them and its links together.
-
-        Ranks on other hosts share the bridge's eventfd, because an abort reaches them through the bridge.
-        """
-        self.arrivals, self.answers = self.lead, [self.lead] * self.size
-        if hosts.own > 0:
-            self.releases[hosts.near[0]] = self.commands[hosts.near[0]] = self.lead
-        for rank in hosts.far:
-            self.releases[rank] = self.commands[rank] = self.bridge
+    def bells(self) -> Tuple[int, ...]:
+        """Return the descriptors of the block's eventfds, if there are any."""
+        return ()
 
     def call_root(self) -> None:
         """If the root (on any host) waits at a barrier, wake it to read the words again."""
         self.arrivals.release()
-        if self.bridge is not None:
-            self.bridge.release()
+
+    def drain(self) -> None:
+        """Reset the semaphores of barriers; call this only on the root, while no rank executes a command."""
+        for each in (self.arrivals, *self.releases):
+            each.drain()
 
     def steps_of(self, rank: int) -> Tuple[int, int, int]:
         """Return the command of a rank's steps, and the numbers of steps completed and undone."""

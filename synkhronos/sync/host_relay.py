@@ -60,7 +60,35 @@ _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 EARLY_BYTES = 3 << 12
 
 
-class HostRelay(ABC):
+class Relay:
+    """The relay of a rank that leads no host, which has no links and waits for semaphores."""
+
+    forward: Callable[..., object] = bool  # does nothing, and costs no Python call
+
+    def waiting_for(self, semaphore: Any) -> Any:
+        """Return the object whose ``wait`` this rank calls for signals to a semaphore of the block."""
+        return semaphore
+
+    def receive(self) -> Any:
+        """Process received messages and signals without waiting; return whether there were any."""
+
+    def has_news(self) -> Any:
+        """Return whether messages may have arrived, from other hosts or from ranks of this host."""
+
+    def reconnect(self, leader: int, link: Link) -> None:
+        """Use a new link to a host whose leader was replaced; repeat the last command and decision there."""
+
+    def finish(self, watch: Watch, policy: WaitPolicy) -> None:
+        """Close the links after the last command; a leader first forwards the answers of its host's other ranks."""
+
+    def close(self) -> None:
+        """Close the links."""
+
+
+NO_RELAY = Relay()
+
+
+class HostRelay(Relay, ABC):
     """A leading rank's exchange of messages with other hosts, for all ranks of its host.
 
     ``block``, ``pool`` and ``pools`` are this host's control block, the rank's pool, and the rank's view of all pools.
@@ -92,25 +120,26 @@ class HostRelay(ABC):
         while self._links:
             self._links.popitem()[1].close()
 
-    def wait(self, done: Callable[[], object], watch: Watch, policy: WaitPolicy) -> None:
-        """Relay messages between block and links until ``done`` or ``watch``, both called repeatedly, returns true."""
+    def waiting_for(self, semaphore: Any) -> Any:
+        return self
+
+    def wait(self, watch: Watch, policy: WaitPolicy) -> None:
+        """Relay messages between block and links until some arrive, or ``watch`` returns true; see `Semaphore.wait`."""
         self.forward(watch)  # first, because the other end may be waiting
         for _ in range(policy.tries):
             if self.receive():
                 self.forward(watch)  # after `receive`, which drains the signal of changes in the block
-            if done():
                 return
             if policy.yields:
                 os.sched_yield()
         while True:
             is_quiet = not self._poll.poll(POLL_INTERVAL_S * 1000)
-            self.receive()
+            found = self.receive()
             self.forward(watch, is_quiet)
-            if done() or watch():
+            if found or watch():
                 return
 
     def receive(self) -> bool:
-        """Process received messages and signals without waiting; return whether there were any."""
         events = self._poll.poll(0)
         for fd, event in events:
             link = self._links.get(fd)
@@ -127,7 +156,6 @@ class HostRelay(ABC):
         self.block.lead.release()  # otherwise changes that `forward` has not seen would wait for the next signal
 
     def has_news(self) -> bool:
-        """Return whether messages may have arrived, from other hosts or from ranks of this host."""
         return bool(self._poll.poll(0))
 
     def _deal_with(self, kind: str, *what: Any) -> None:
@@ -199,7 +227,6 @@ class RootRelay(HostRelay):
         return "decided", number, stop, number, {}
 
     def reconnect(self, leader: int, link: Link) -> None:
-        """Use a new link to a host whose leader was replaced; repeat the last command and decision there."""
         host = self.hosts.of(leader) - 1
         old, others, _ = self._told[host]
         with suppress(KeyError, ValueError):  # unregistered after its loss
@@ -347,6 +374,12 @@ class LeaderRelay(HostRelay):
                 self.block.releases[rank].release()
 
     handlers = {"command": on_command, "notices": on_notices, "decided": on_decided}
+
+    def finish(self, watch: Watch, policy: WaitPolicy) -> None:
+        while not self.have_answered():
+            self.wait(watch, policy)
+        self.forward(watch)  # `wait` may end before it forwards the last answer
+        self.close()
 
     def has_all(self, number: int) -> bool:
         """Return whether the notices of all ranks for a barrier are here, and its arrivals have been sent."""

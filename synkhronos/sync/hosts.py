@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import NamedTuple, Optional, Tuple
 
 
@@ -24,6 +25,20 @@ class Hosts(NamedTuple):
         """
         begins = [sum(counts[:i]) for i in range(len(counts))]
         return cls(names, tuple(tuple(range(begin, begin + n)) for begin, n in zip(begins, counts)), own, places)
+
+    @classmethod
+    def alone(cls, size: int) -> Hosts:
+        """Return this computer as the only host of ``size`` ranks."""
+        return cls.of_counts((socket.gethostname(),), (size,))
+
+    @property
+    def are_several(self) -> bool:
+        return len(self.ranks) > 1
+
+    @property
+    def link(self) -> str:
+        """The link over which ranks exchange large arrays."""
+        return "shared_memory" if not self.are_several else "mpi" if self.places else "tcp"
 
     @property
     def size(self) -> int:

@@ -50,20 +50,19 @@ class TrafficCounter:
     """Counts the bytes that one rank reads from, and writes to, the memory of other ranks.
 
     With NCCL, an all_reduce over n ranks counts (n - 1) / n of its bytes on each rank, both as read and as sent. `of`
-    has a row for each kind of collective. With several hosts, ``received`` returns the bytes fetched from other hosts.
+    has a row for each kind of collective. ``received`` returns the bytes fetched from other hosts: 0.0 on one host.
     Only a host's first rank counts the values that arrive in notices and commands.
     """
 
     __slots__ = ("of", "read", "sent", "_fetched", "_arrived", "_is_first")
 
-    def __init__(self, received: Optional[Callable[[], float]] = None, is_first: bool = False) -> None:
+    def __init__(self, received: Callable[[], float] = float, is_first: bool = False) -> None:
         self.read, self.sent, self._fetched, self._arrived, self._is_first = 0.0, 0.0, received, 0, is_first
         self.of: Dict[str, TrafficRow] = {}
 
     def begin(self) -> Tuple[float, float, float, float]:
         """Return the current counters, to pass to `end`."""
-        received = 0.0 if self._fetched is None else self._fetched() + self._arrived
-        return time.perf_counter(), self.read, self.sent, received
+        return time.perf_counter(), self.read, self.sent, self._fetched() + self._arrived
 
     def end(self, collective: str, begun: Tuple[float, float, float, float]) -> None:
         """Add one collective to the totals, from the counters that `begin` returned."""
@@ -75,8 +74,7 @@ class TrafficCounter:
         row.read += self.read - read
         row.sent += self.sent - sent
         row.seconds += time.perf_counter() - began
-        if self._fetched is not None:
-            row.received += self._fetched() + self._arrived - received
+        row.received += self._fetched() + self._arrived - received
 
     def add(self, read: float, sent: float) -> None:
         self.read += read
@@ -112,16 +110,15 @@ class Transport(ABC):
         name_of: NameOf,
         into: Optional[Keys] = None,
         errors: Arrays = (),
+        promise: Callable[[], object] = bool,
     ) -> Pending:
         """Reduce over the ranks: ``result := op(x_0, ..., x_{n-1})``, with identical bits on all ranks that receive it.
 
         The results become values of the keys ``into`` (by default ``keys``). If this rank contributes values,
         ``errors`` are overwritten with their rounding errors. If shapes or dtypes differ, all ranks raise ValueError.
+        Over several hosts, ``promise`` is called if there is only one barrier. If so on all ranks, nothing can fail
+        after it.
         """
-
-    def completes_in_one_round(self, arrays: Arrays, reduction: Reduction) -> bool:
-        """Return whether `all_reduce` has only one barrier. If so on all ranks, nothing can fail after it. Local."""
-        return False
 
     def start(self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf) -> Any:
         """Start an `all_reduce`; return its state for `finish`. Before that, the arrays may change."""

@@ -125,6 +125,7 @@ class GpuTransport(Transport):
         name_of: NameOf,
         into: Optional[Keys] = None,
         errors: Arrays = (),
+        promise: Callable[[], object] = bool,
     ) -> Pending:
         op = reduction.op
         on_host = op.on_host or reduction.wire is not None

@@ -61,16 +61,11 @@ class Layout:
     """Locations of the arrays of all ranks in one collective.
 
     ``handles[rank][i]`` is array i's handle or None. ``eager`` maps a rank to the number of arrays whose values are
-    sent with its notice, and ``far`` lists the ranks of other hosts. If `is_all_eager`, no rank reads a peer's memory.
-    Collectives cache derived data in `plans`. `far_bytes` is the size of values in notices from other hosts.
+    sent with its notice. If `is_all_eager`, no rank reads a peer's memory. Collectives cache derived data in `plans`.
     """
 
     def __init__(
-        self,
-        handles: List[Sequence[Optional[Handle]]],
-        pools: PoolMap,
-        eager: Optional[Dict[int, int]] = None,
-        far: Sequence[int] = (),
+        self, handles: List[Sequence[Optional[Handle]]], pools: PoolMap, eager: Optional[Dict[int, int]] = None
     ) -> None:
         self.handles, self._pools = handles, pools
         self.is_all_eager = len(eager or {}) == len(handles)
@@ -82,9 +77,6 @@ class Layout:
             rank: [each.reshape(-1).view(np.uint8).data for each in arrays if each is not None]
             for rank, arrays in self._eager.items()
         }
-        self.far_bytes = sum(
-            [len(each) for rank in far if rank in self._eager_bytes for each in self._eager_bytes[rank]]
-        )
         self._arrays: Dict[int, List[Optional[np.ndarray[Any, Any]]]] = {}
         self.plans: Dict[Tuple[Any, ...], Any] = {}
 
@@ -128,14 +120,45 @@ class Layout:
 
 
 class Layouts:
-    """One rank's cache of notices and layouts; ``arrive`` counts the bytes of values in notices from ``far`` ranks."""
+    """One rank's cache of notices and layouts."""
 
-    def __init__(
-        self, pools: PoolMap, far: Sequence[int] = (), arrive: Callable[[int], None] = lambda nbytes: None
-    ) -> None:
-        self._pools, self._far, self._arrive = pools, far, arrive
-        self._notices: OrderedDict[Tuple[Any, ...], Tuple[bytes, int]] = OrderedDict()
+    def __init__(self, pools: PoolMap) -> None:
+        self._pools = pools
+        self._notices: OrderedDict[Tuple[Any, ...], bytes] = OrderedDict()
         self._layouts: OrderedDict[Tuple[bytes, ...], Layout] = OrderedDict()
+
+    def notice(self, placed: Sequence[Optional[PooledArray]], label: Optional[str] = None, n_eager: int = 0) -> bytes:
+        """Return this rank's notice: array locations, a label, and the number of arrays whose values are sent, too."""
+        key = (label, n_eager, *[0 if each is None else each.stamp for each in placed])
+        known = self._notices.get(key)
+        if known is None:
+            handles = [None if each is None else each.handle for each in placed]
+            known = self._notices[key] = pickle.dumps((label, handles, n_eager), pickle.HIGHEST_PROTOCOL)
+            if len(self._notices) > MAX_LAYOUTS:
+                self._notices.popitem(last=False)
+        return known
+
+    def of(self, notices: Tuple[bytes, ...]) -> Layout:
+        """Return the layout that all ranks' notices describe; raise `SynkhronosError` if labels differ."""
+        layout = self._layouts.get(notices)
+        if layout is None:
+            labels, handles, eager = zip(*[pickle.loads(each) for each in notices])
+            if len(set(labels)) > 1:
+                came = "; ".join(f"rank {rank}: {label or 'unnamed'}" for rank, label in enumerate(labels))
+                raise SynkhronosError(f"all ranks must reach the same collective, got {came}")
+            of_some = {rank: n for rank, n in enumerate(eager) if n}
+            layout = self._layouts[notices] = Layout(list(handles), self._pools, of_some)
+            if len(self._layouts) > MAX_LAYOUTS:
+                self._layouts.popitem(last=False)
+        return layout
+
+
+class EagerLayouts(Layouts):
+    """`Layouts` over several hosts: small values follow the notices; ``arrive`` counts the bytes of ``far`` ranks."""
+
+    def __init__(self, pools: PoolMap, far: Sequence[int], arrive: Callable[[int], object] = bool) -> None:
+        super().__init__(pools)
+        self._far, self._arrive = far, arrive
 
     def notice(
         self,
@@ -144,45 +167,18 @@ class Layouts:
         n_given: int = 0,
         eager_bytes: int = EAGER_BYTES,
     ) -> bytes:
-        """Return this rank's notice: array locations and a label; peers read the first ``n_given`` arrays.
-
-        With several hosts, values of up to ``eager_bytes`` follow.
-        """
-        key = (label, n_given, eager_bytes, *[0 if each is None else each.stamp for each in placed])
-        known = self._notices.get(key)
-        if known is None:
-            handles = [None if each is None else each.handle for each in placed]
-            given = [each.array for each in placed[:n_given] if each is not None]
-            n_eager = n_given if self._far and are_few(given, eager_bytes) else 0
-            known = self._notices[key] = pickle.dumps((label, handles, n_eager), pickle.HIGHEST_PROTOCOL), n_eager
-            if len(self._notices) > MAX_LAYOUTS:
-                self._notices.popitem(last=False)
-        notice, n_eager = known
-        if not self._far:
-            return notice
-        values = [each.array.tobytes() for each in placed[:n_eager] if each is not None]
-        return b"".join([_PREFIX.pack(len(notice)), notice, *values])
+        """Return this rank's notice; the values of the first ``n_given`` arrays follow if they are small."""
+        given = [each.array for each in placed[:n_given] if each is not None]
+        are_sent = are_few(given, eager_bytes)
+        notice = super().notice(placed, label, n_given if are_sent else 0)
+        return b"".join([_PREFIX.pack(len(notice)), notice, *[array.tobytes() for array in given if are_sent]])
 
     def of(self, notices: Tuple[bytes, ...]) -> Layout:
-        """Return the layout that all ranks' notices describe; raise `SynkhronosError` if labels differ."""
-        values: Sequence[memoryview] = ()
-        if self._far:
-            ends = [_PREFIX.size + _PREFIX.unpack_from(each)[0] for each in notices]
-            values = [memoryview(each)[end:] for each, end in zip(notices, ends)]
-            notices = tuple([each[_PREFIX.size : end] for each, end in zip(notices, ends)])
-        layout = self._layouts.get(notices)
-        if layout is None:
-            labels, handles, eager = zip(*[pickle.loads(each) for each in notices])
-            if len(set(labels)) > 1:
-                came = "; ".join(f"rank {rank}: {label or 'unnamed'}" for rank, label in enumerate(labels))
-                raise SynkhronosError(f"all ranks must reach the same collective, got {came}")
-            of_some = {rank: n for rank, n in enumerate(eager) if n}
-            layout = self._layouts[notices] = Layout(list(handles), self._pools, of_some, self._far)
-            if len(self._layouts) > MAX_LAYOUTS:
-                self._layouts.popitem(last=False)
-        if self._far:
-            layout.take(values)
-            self._arrive(layout.far_bytes)
+        ends = [_PREFIX.size + _PREFIX.unpack_from(each)[0] for each in notices]
+        layout = super().of(tuple([each[_PREFIX.size : end] for each, end in zip(notices, ends)]))
+        values = [memoryview(each)[end:] for each, end in zip(notices, ends)]
+        layout.take(values)
+        self._arrive(sum([len(values[rank]) for rank in self._far]))
         return layout
 
 

@@ -1,4 +1,4 @@
-"""Large reductions over hosts: each host reduces its ranks' arrays; bridge and deputies (`cluster`) combine partials.
+"""Collectives over hosts: each host reduces its ranks' arrays; bridge and deputies (`cluster`) combine large partials.
 
 ::
 
@@ -25,7 +25,7 @@ A `Weighting` within one host needs no transfer. `strategy` decides which reduct
 from __future__ import annotations
 
 import math
-from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,16 +33,18 @@ from numpy.typing import NDArray
 from ..errors import SynkhronosError
 from ..kernels.copy import copy_into
 from ..kernels.reduce import Portion
+from ..memory.attach import PoolMap
 from ..memory.handles import Handle
 from ..memory.pool import Pool
-from ..reductions import ReduceOp
+from ..reductions import ReduceOp, Weights
 from ..sync.fetching import Fetcher, HostReduction
 from ..sync.hosts import Hosts
-from .base import Key
+from .base import Arrays, Key, Keys, Label, NameOf, Pending, TrafficCounter
 from .common import beginning_with
-from .layouts import Layout, PooledArray
-from .strategy import HostRoute, Kinds, Reduction
-from .value_buffers import ALIGNMENT_BYTES, ArrayBlock, kinds_of
+from .layouts import EagerLayouts, Layout, PooledArray
+from .shared_memory import SharedMemoryTransport
+from .strategy import EQUAL, Algorithm, HostRoute, Kinds, Reduction, Weighting, eager_bytes_of, participants, strategy
+from .value_buffers import ALIGNMENT_BYTES, ArrayBlock, ValueBuffers, kinds_of
 
 
 class JoinedArrays(NamedTuple):
@@ -263,6 +265,160 @@ class HostTransport:
             return tuple(float(len(of_host)) for of_host in ranks)
         exponent = math.frexp(max(weights))[1]  # scaling by a power of 2 is exact and avoids overflow of the sum
         return tuple(math.fsum(math.ldexp(weights[rank], -exponent) for rank in of_host) for of_host in ranks)
+
+
+class HostsTransport(SharedMemoryTransport):
+    """Collectives over several hosts: a rank fetches other hosts' arrays, and writes only to its own host's memory."""
+
+    _layouts: EagerLayouts
+
+    def __init__(self, hosts: Hosts, fetcher: Fetcher, *memory: Any) -> None:
+        super().__init__(*memory)
+        self.near, self.far, self._hosts = hosts.near, hosts.far, hosts
+        self._over_hosts = HostTransport(hosts, self.rank, self.pool, fetcher)
+        self.traffic = TrafficCounter(lambda: fetcher.received, self.rank == self.near[0])
+        self._layouts = EagerLayouts(self.pools, self.far, self.traffic.arrive)
+        self.common.is_open = False
+
+    def forget(self, things: Collection[Key]) -> None:
+        super().forget(things)
+        self._over_hosts.forget(things)
+
+    def _layout(
+        self,
+        placed: Sequence[Optional[PooledArray]],
+        label: Optional[str] = None,
+        n_given: int = 0,
+        results: Tuple[Weighting, ...] = EQUAL,
+    ) -> Layout:
+        notice = self._layouts.notice(placed, label, n_given, eager_bytes_of(self._hosts, results))
+        return self._layouts.of(self.barrier.exchange(notice, self.pool, self.pools))
+
+    def all_reduce(
+        self,
+        keys: Keys,
+        arrays: Arrays,
+        reduction: Reduction,
+        name_of: NameOf,
+        into: Optional[Keys] = None,
+        errors: Arrays = (),
+        promise: Callable[[], object] = bool,
+    ) -> Pending:
+        algorithm, routes = strategy(kinds_of(arrays), reduction, self._hosts, True)
+        if algorithm is Algorithm.HOSTS:
+            into = into or keys
+            return self.finish(self._begin(keys, arrays, reduction, routes, name_of, into), into, errors)
+        if algorithm is Algorithm.OWN and reduction.wire is None and all([a.flags.c_contiguous for a in arrays]):
+            promise()
+        return super().all_reduce(keys, arrays, reduction, name_of, into, errors)
+
+    def start(self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf) -> Any:
+        algorithm, routes = strategy(kinds_of(arrays), reduction, self._hosts, True)
+        if algorithm is Algorithm.HOSTS:
+            return self._begin(keys, arrays, reduction, routes, name_of)
+        self._layout(self._current(keys, arrays)).check(range(len(keys)), name_of)  # some may have begun
+        return super().start(keys, arrays, reduction, name_of)
+
+    def finish(self, started: Any, into: Keys, errors: Arrays = ()) -> Pending:
+        if not isinstance(started, Begun):
+            return super().finish(started, into, errors)
+        results: List[Any] = [None] * len(started.kinds)
+        if started.own is not None:
+            results = [spare.array for spare in self._spares(into, started.kinds)]
+        self.traffic.add(*self._over_hosts.finish(started, results, errors))
+        return results
+
+    def _begin(
+        self,
+        keys: Keys,
+        arrays: Arrays,
+        reduction: Reduction,
+        routes: Sequence[HostRoute],
+        name_of: NameOf,
+        into: Optional[Keys] = None,
+    ) -> Begun:
+        """Start a reduction over hosts; without ``into``, the arrays may change, and other collectives may run."""
+        meanwhile = into is None
+        given: List[Any] = list(self._current(keys, arrays))
+        targets: List[PooledArray] = []
+        if into is not None and reduction.receives(self.rank):
+            targets = self._spares(into, kinds_of(arrays))
+        names = tuple([(*key, "started") for key in keys] if meanwhile else keys)
+        gives = not (meanwhile or reduction.keeps_errors)
+        room = self._over_hosts.room(names, given, targets, len(reduction.results), gives)
+        lent = []
+        if into is not None and room.takes:  # spare again after the reduction, unless the command is aborted
+            lent = [spare.array for spare in targets]
+            for key in into:
+                self._slots[key].spare = None
+        layout = self._layout([*given, *room.placed])
+        layout.check(range(len(keys)), name_of)
+        begun = self._over_hosts.begin(layout, names, room, arrays, reduction, routes, meanwhile, lent)
+        if into is not None:
+            for key, spare in zip(into, targets):
+                self._slots[key].spare = spare
+        return begun
+
+    def all_reduce_values(
+        self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label
+    ) -> List[np.ndarray[Any, Any]]:
+        kinds, reduction = kinds_of(arrays), Reduction(op, (Weighting(None if weights is None else tuple(weights)),))
+        algorithm, routes = strategy(kinds, reduction, self._hosts, False)
+        if algorithm is not Algorithm.HOSTS:
+            return super().all_reduce_values(key, arrays, op, weights, label)
+        buffers = self._values.get(key)
+        if buffers is None or buffers.kinds != kinds:
+            buffers = self._new_buffers(key, kinds, label, False)
+        staged, result = buffers.stage(arrays), buffers.result()
+        lent = result.lend()
+        room = self._over_hosts.room((key,), staged, result.placed, gives=True)
+        layout = self._layout([*staged, *room.placed], buffers.label)
+        layout.check(range(len(kinds)), buffers.name)
+        begun = self._over_hosts.begin(layout, (key,), room, arrays, reduction, routes, lent=lent)
+        self.traffic.add(*self._over_hosts.finish(begun, lent))
+        return lent
+
+    def _portion_of(self, layout: Layout, n: int, result: Weighting) -> Tuple[Portion, Sequence[int]]:
+        """Return this rank's share of what its host receives; if ``layout.is_all_eager``, its own results."""
+        everybody, near = self.everybody, (self.rank,) if layout.is_all_eager else self.near
+        whole: Sequence[int] = everybody if result.destinations is None else result.destinations
+        destinations = tuple([rank for rank in whole if rank in near])
+        contributors = tuple([rank for rank in result.contributors or everybody if rank in near]) or destinations
+        portion = Portion([], [], 0, 1)
+        if destinations:
+            portion, _ = super()._portion_of(layout, n, Weighting(None, destinations, contributors))
+        return self._fetched(portion, layout, n), (self.rank,) if layout.is_all_eager else whole
+
+    def _values_plan(
+        self, layout: Layout, buffers: ValueBuffers, counting: Optional[Tuple[bool, ...]]
+    ) -> Tuple[Portion, List[np.ndarray[Any, Any]]]:
+        portion, own = super()._values_plan(layout, buffers, counting)
+        return self._fetched(portion, layout, len(buffers.kinds)), own
+
+    def _fetched(self, portion: Portion, layout: Layout, n: int) -> Any:
+        return FetchedPortion(portion, self.pools, self._far_handles(layout, range(n) if portion.nbytes else ()))
+
+    def _fetch(self, layout: Layout, positions: Iterable[int], counting: Optional[Sequence[bool]] = None) -> None:
+        self.pools.fetch(handle for _, handle in self._far_handles(layout, positions, counting))
+
+    def _far_handles(
+        self, layout: Layout, positions: Iterable[int], counting: Optional[Sequence[bool]] = None
+    ) -> List[Tuple[int, Any]]:
+        """Return rank and handle of participating ranks' arrays on other hosts that did not arrive with the notices."""
+        ranks = [rank for rank in self.far if counting is None or counting[rank]]
+        return [(rank, layout.handles[rank][i]) for i in positions for rank in ranks if not layout.is_eager(rank, i)]
+
+
+class FetchedPortion:
+    """A `Portion` that first fetches the other hosts' arrays, given as ranks and handles, whenever it reduces."""
+
+    def __init__(self, portion: Portion, pools: PoolMap, far: Sequence[Tuple[int, Any]]) -> None:
+        self.nbytes, self._portion, self._pools, self._far = portion.nbytes, portion, pools, far
+
+    def combine(self, op: ReduceOp, weights: Weights) -> None:
+        counting = participants(weights)
+        self._pools.fetch(handle for rank, handle in self._far if counting is None or counting[rank])
+        self._portion.combine(op, weights)
 
 
 def together(kinds: Kinds) -> List[JoinedArrays]:

@@ -11,8 +11,7 @@ Every rank computes its share of the elements for all ranks: it reads n current 
 So all ranks get identical bits, and no element is computed twice. The current arrays stay unchanged until every rank
 has finished; the commit then swaps current and spare.
 
-With several hosts, a rank first fetches the arrays of other hosts, and writes only into the memory of its own host.
-Each host computes all elements that its ranks receive.
+`over_hosts` has the same collectives for ranks on several hosts.
 """
 
 from __future__ import annotations
@@ -31,25 +30,12 @@ from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..reductions import ReduceOp, Weights, reduce_outputs
 from ..sync.barrier import Barrier
-from ..sync.fetching import Fetcher
-from ..sync.hosts import Hosts
 from ..trace import point
 from .base import Arrays, Key, Keys, Label, NameOf, Pending, TrafficCounter, Transport
 from .common import CommonMemory, beginning_with, part_of
 from .layouts import Layout, Layouts, PooledArray
-from .over_hosts import Begun, HostTransport
-from .strategy import (
-    EQUAL,
-    Algorithm,
-    HostRoute,
-    Reduction,
-    Strategy,
-    Weighting,
-    eager_bytes_of,
-    participants,
-    strategy,
-)
-from .value_buffers import ValueBuffers, kinds_of
+from .strategy import EQUAL, Algorithm, Reduction, Weighting, participants, strategy
+from .value_buffers import ValueBuffers
 
 
 class Slot:
@@ -67,39 +53,19 @@ class SharedMemoryTransport(Transport):
     """Collectives over the ranks' memory pools.
 
     ``borrowed`` returns the ids of the base arrays of all variables' values. Such an array is never overwritten. It may
-    be in another variable's slot, because an update can swap two variables. On one host, ``fetcher`` is None.
+    be in another variable's slot, because an update can swap two variables.
     """
 
-    def __init__(
-        self,
-        barrier: Barrier,
-        pool: Pool,
-        pools: PoolMap,
-        borrowed: Callable[[], Set[int]] = set,
-        hosts: Optional[Hosts] = None,
-        fetcher: Optional[Fetcher] = None,
-    ) -> None:
+    def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, borrowed: Callable[[], Set[int]] = set) -> None:
         self.barrier, self.pool, self.pools, self._borrowed = barrier, pool, pools, borrowed
         self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
         self.everybody = range(self.size)
-        # The ranks of this host, whose memory this rank can write to, and the ranks of other hosts.
-        self.near: Sequence[int] = self.everybody if hosts is None else hosts.near
-        self.far: Sequence[int] = () if hosts is None else hosts.far
-        self._hosts, self._to_root = hosts, (Weighting(destinations=(self.root,)),)
-        self._eager_bytes = self._eager_to_root = 0
-        if hosts is not None:
-            self._eager_bytes = eager_bytes_of(hosts, EQUAL)
-            self._eager_to_root = eager_bytes_of(hosts, self._to_root)
-        self._over_hosts: Optional[HostTransport] = None
-        if hosts is not None and hosts.places is not None and fetcher is not None:
-            self._over_hosts = HostTransport(hosts, barrier.rank, pool, fetcher)
+        self.near: Sequence[int] = self.everybody  # the ranks whose memory this rank can write to
+        self._to_root = (Weighting(destinations=(self.root,)),)
         self._slots: DefaultDict[Key, Slot] = defaultdict(Slot)
         self._values: Dict[Key, ValueBuffers] = {}
         self._replaced: Optional[ValueBuffers] = None
-        is_first = barrier.rank == self.near[0]
-        self.traffic = TrafficCounter() if fetcher is None else TrafficCounter(lambda: fetcher.received, is_first)
-        self._layouts = Layouts(pools, self.far, self.traffic.arrive)
-        self.common = CommonMemory(hosts is None and self.size > 1)
+        self.traffic, self._layouts, self.common = TrafficCounter(), Layouts(pools), CommonMemory(self.size > 1)
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
@@ -190,8 +156,6 @@ class SharedMemoryTransport(Transport):
             for key in beginning_with(things, table):
                 del table[key]
         self.common.forget(things)
-        if self._over_hosts is not None:
-            self._over_hosts.forget(things)
 
     # -- exchanging locations ------------------------------------------------------------------------------------
 
@@ -205,10 +169,10 @@ class SharedMemoryTransport(Transport):
         placed: Sequence[Optional[PooledArray]],
         label: Optional[str] = None,
         n_given: int = 0,
-        eager_bytes: Optional[int] = None,
+        results: Tuple[Weighting, ...] = EQUAL,
     ) -> Layout:
-        """Exchange array locations and a label; return the layout. See `Layouts.notice`."""
-        notice = self._layouts.notice(placed, label, n_given, eager_bytes or self._eager_bytes)
+        """Exchange array locations and a label; peers read the first ``n_given`` arrays for ``results``."""
+        notice = self._layouts.notice(placed, label)
         return self._layouts.of(self.barrier.exchange(notice, self.pool, self.pools))
 
     def agree(self, label: str) -> None:
@@ -274,13 +238,9 @@ class SharedMemoryTransport(Transport):
         name_of: NameOf,
         into: Optional[Keys] = None,
         errors: Arrays = (),
+        promise: Callable[[], object] = bool,
     ) -> Pending:
-        into, n_eager = into or keys, 0
-        if self._hosts is not None:  # on one host, ranks share the work
-            algorithm, routes = self._strategy(arrays, reduction)
-            if algorithm is Algorithm.HOSTS:
-                return self.finish(self._begin(keys, arrays, reduction, routes, name_of, into), into, errors)
-            n_eager = len(keys) if algorithm is Algorithm.OWN else 0
+        into = into or keys
         if reduction.wire is not None:
             return self._all_reduce_rounded(keys, arrays, reduction, name_of, into, errors)
         placed: List[Optional[PooledArray]] = self._current(keys, arrays)
@@ -288,7 +248,7 @@ class SharedMemoryTransport(Transport):
         if reduction.results and reduction.results[0].destinations is None or reduction.receives(self.rank):
             spares = self._spares(into, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
-        layout = self._layout(placed, None, n_eager)
+        layout = self._layout(placed, None, len(keys), reduction.results)
         for each in reduction.results:
             key = ("all_reduce", each.destinations, each.contributors)
             plan = layout.plans.get(key)
@@ -297,8 +257,6 @@ class SharedMemoryTransport(Transport):
                 portion, destinations = self._portion_of(layout, len(keys), each)
                 plan = layout.plans[key] = portion, destinations, self._moved(portion, None, destinations)
             portion, destinations, (read, sent) = plan
-            if self.far and portion.nbytes and not layout.is_all_eager:
-                self._fetch(layout, range(len(keys)), participants(each.weights))
             portion.combine(reduction.op, each.weights)
             if each.weights is not None:
                 read, sent = self._moved(portion, each.weights, destinations)
@@ -325,64 +283,6 @@ class SharedMemoryTransport(Transport):
                 result[...] = rounded(result, wire)
         return results
 
-    def completes_in_one_round(self, arrays: Arrays, reduction: Reduction) -> bool:
-        if self._hosts is None or reduction.wire is not None or not all([a.flags.c_contiguous for a in arrays]):
-            return False
-        return self._strategy(arrays, reduction).algorithm is Algorithm.OWN
-
-    def _strategy(self, arrays: Arrays, reduction: Reduction) -> Strategy:
-        return strategy(kinds_of(arrays), reduction, self._hosts, True)
-
-    def start(self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf) -> Any:
-        if self._over_hosts is not None:
-            algorithm, routes = self._strategy(arrays, reduction)
-            if algorithm is Algorithm.HOSTS:
-                return self._begin(keys, arrays, reduction, routes, name_of)
-            self._layout(self._current(keys, arrays)).check(range(len(keys)), name_of)  # some may have begun
-        return super().start(keys, arrays, reduction, name_of)
-
-    def finish(self, started: Any, into: Keys, errors: Arrays = ()) -> Pending:
-        if not isinstance(started, Begun):
-            return super().finish(started, into, errors)
-        assert self._over_hosts is not None
-        results: List[Any] = [None] * len(started.kinds)
-        if started.own is not None:
-            results = [spare.array for spare in self._spares(into, started.kinds)]
-        self.traffic.add(*self._over_hosts.finish(started, results, errors))
-        return results
-
-    def _begin(
-        self,
-        keys: Keys,
-        arrays: Arrays,
-        reduction: Reduction,
-        routes: Sequence[HostRoute],
-        name_of: NameOf,
-        into: Optional[Keys] = None,
-    ) -> Begun:
-        """Start a reduction over hosts; without ``into``, the arrays may change, and other collectives may run."""
-        over_hosts, meanwhile = self._over_hosts, into is None
-        assert over_hosts is not None
-        given: List[Any] = list(self._current(keys, arrays))
-        targets: List[PooledArray] = []
-        if into is not None and reduction.receives(self.rank):
-            targets = self._spares(into, kinds_of(arrays))
-        names = tuple([(*key, "started") for key in keys] if meanwhile else keys)
-        gives = not (meanwhile or reduction.keeps_errors)
-        room = over_hosts.room(names, given, targets, len(reduction.results), gives)
-        lent = []
-        if into is not None and room.takes:  # spare again after the reduction, unless the command is aborted
-            lent = [spare.array for spare in targets]
-            for key in into:
-                self._slots[key].spare = None
-        layout = self._layout([*given, *room.placed])
-        layout.check(range(len(keys)), name_of)
-        begun = over_hosts.begin(layout, names, room, arrays, reduction, routes, meanwhile, lent)
-        if into is not None:
-            for key, spare in zip(into, targets):
-                self._slots[key].spare = spare
-        return begun
-
     def _moved(self, portion: Portion, weights: Weights, destinations: Sequence[int]) -> Tuple[float, float]:
         """Return the bytes that this rank reads (except from ranks with weight 0) and writes for its share."""
         counting = participants(weights) or (True,) * self.size
@@ -390,24 +290,14 @@ class SharedMemoryTransport(Transport):
         return portion.nbytes * read_from, portion.nbytes * sent_to
 
     def _portion_of(self, layout: Layout, n: int, result: Weighting) -> Tuple[Portion, Sequence[int]]:
-        """Return this rank's share of n arrays, and the ranks that receive it in their next n arrays.
-
-        If ``layout.is_all_eager``, the share consists of this rank's own results.
-        """
+        """Return this rank's share of n arrays, and the ranks that receive it in their next n arrays."""
         destinations: Sequence[int] = self.everybody if result.destinations is None else result.destinations
         contributors: Sequence[int] = result.contributors or self.everybody
-        sent_to = destinations
-        if self.far:
-            near = (self.rank,) if layout.is_all_eager else self.near
-            destinations = [rank for rank in destinations if rank in near]
-            contributors = destinations and ([rank for rank in contributors if rank in near] or destinations)
-        if layout.is_all_eager:
-            sent_to = (self.rank,)
         if self.rank not in contributors:
-            return Portion([], [], 0, 1), sent_to
+            return Portion([], [], 0, 1), destinations
         targets = [[layout.array(destination, n + i) for destination in destinations] for i in range(n)]
         parts = [layout.arrays(i) for i in range(n)]
-        return Portion(parts, targets, contributors.index(self.rank), len(contributors)), sent_to
+        return Portion(parts, targets, contributors.index(self.rank), len(contributors)), destinations
 
     def all_reduce_values(
         self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label
@@ -422,17 +312,6 @@ class SharedMemoryTransport(Transport):
             buffers = self._new_buffers(key, kinds, label, is_small)
         staged = buffers.stage(arrays)
         result = None if buffers.is_small else buffers.result()
-        if self._over_hosts is not None and result is not None:
-            reduction = Reduction(op, (Weighting(None if weights is None else tuple(weights)),))
-            algorithm, routes = strategy(kinds, reduction, self._hosts, False)
-            if algorithm is Algorithm.HOSTS:
-                lent = result.lend()
-                room = self._over_hosts.room((key,), staged, result.placed, gives=True)
-                layout = self._layout([*staged, *room.placed], buffers.label)
-                layout.check(range(len(kinds)), buffers.name)
-                begun = self._over_hosts.begin(layout, (key,), room, arrays, reduction, routes, lent=lent)
-                self.traffic.add(*self._over_hosts.finish(begun, lent))
-                return lent
         layout = self._layout(staged if result is None else [*staged, *result.placed], buffers.label, len(staged))
         counting = participants(weights)
         plan = layout.plans.get(("all_reduce_values", counting))
@@ -441,8 +320,6 @@ class SharedMemoryTransport(Transport):
             moved = self._moved(portion, weights, (self.rank,) if own else self.everybody)
             plan = layout.plans["all_reduce_values", counting] = portion, own, moved
         portion, own, moved = plan
-        if self.far:
-            self._fetch(layout, range(len(kinds)), counting)
         portion.combine(op, weights)
         self.traffic.read += moved[0]
         self.traffic.sent += moved[1]
@@ -510,7 +387,7 @@ class SharedMemoryTransport(Transport):
         name_of: NameOf,
         keep_dtype: bool = True,
     ) -> Optional[List[np.ndarray[Any, Any]]]:
-        layout = self._layout(self._current(keys, arrays), None, self._given_to_root(keys), self._eager_to_root)
+        layout = self._layout(self._current(keys, arrays), None, self._given_to_root(keys), self._to_root)
         names = tuple([op.name for op in ops])
         together = layout.plans.get(("reduce", names))
         if together is None:
@@ -520,14 +397,13 @@ class SharedMemoryTransport(Transport):
                 i
                 for i in combining
                 if self.size > 1
-                and strategy([layout.kind(i)], Reduction(ops[i], self._to_root), self._hosts, False).algorithm
+                and strategy([layout.kind(i)], Reduction(ops[i], self._to_root), None, False).algorithm
                 is Algorithm.SHARED
             ]
         results = self._reduced_together(keys, layout, ops, weights, together) if together else {}
         if self.rank != self.root:
             return None
-        if self.far:
-            self._fetch(layout, [i for i, op in enumerate(ops) if i not in results])
+        self._fetch(layout, [i for i, op in enumerate(ops) if i not in results])
         for i, op in enumerate(ops):
             if i not in results:
                 parts = layout.arrays(i)
@@ -545,8 +421,7 @@ class SharedMemoryTransport(Transport):
             spares = list(self._spares([keys[i] for i in chosen], [layout.kind(i) for i in chosen]))
         targets = self._layout(spares)
         if self.root in self.near:
-            if self.far:
-                self._fetch(layout, chosen, participants(weights))
+            self._fetch(layout, chosen, participants(weights))
             share = self.near.index(self.rank), len(self.near)
             for j, i in enumerate(chosen):
                 portion = Portion([layout.arrays(i)], [[targets.arrays(j)[self.root]]], *share)
@@ -558,11 +433,10 @@ class SharedMemoryTransport(Transport):
     def gather(self, keys: Keys, arrays: Arrays) -> Optional[List[List[np.ndarray[Any, Any]]]]:
         is_root = self.rank == self.root
         placed = [None] * len(keys) if is_root else self._current(keys, arrays)
-        layout = self._layout(placed, None, self._given_to_root(keys), self._eager_to_root)
+        layout = self._layout(placed, None, self._given_to_root(keys), self._to_root)
         if not is_root:
             return None
-        if self.far:
-            self._fetch(layout, range(len(keys)))
+        self._fetch(layout, range(len(keys)))
         gathered = []
         for i, value in enumerate(arrays):
             own: Any = value if value is None else np.asarray(value)  # a value on a device is copied to the host
@@ -572,8 +446,7 @@ class SharedMemoryTransport(Transport):
 
     def all_gather(self, keys: Keys, arrays: Arrays, name_of: NameOf, on_host: bool = False) -> Pending:
         layout = self._layout(self._current(keys, arrays), n_given=len(keys))
-        if self.far:
-            self._fetch(layout, range(len(keys)))
+        self._fetch(layout, range(len(keys)))
         results = []
         for i, key in enumerate(keys):
             layout.check([i], name_of, but_lengths=True)
@@ -600,8 +473,7 @@ class SharedMemoryTransport(Transport):
             return [None if placed is None else placed.array for placed in given]
         results = []
         layout = self._layout([])
-        if root in self.far:
-            self._fetch(layout, range(len(keys)), [rank == root for rank in range(self.size)])
+        self._fetch(layout, range(len(keys)), [rank == root for rank in self.everybody])
         for i, key in enumerate(keys):
             value = layout.array(root, i)
             if self.common.takes(key, value):
@@ -613,9 +485,7 @@ class SharedMemoryTransport(Transport):
         return results
 
     def _fetch(self, layout: Layout, positions: Iterable[int], counting: Optional[Sequence[bool]] = None) -> None:
-        """Fetch these arrays from the participating ranks of other hosts, unless they arrived with the notices."""
-        ranks = [rank for rank in self.far if counting is None or counting[rank]]
-        self.pools.fetch(layout.handles[rank][i] for i in positions for rank in ranks if not layout.is_eager(rank, i))
+        """Fetch these arrays from the participating ranks of other hosts; on one host, all arrays are present."""
 
     def _given_to_root(self, keys: Keys) -> int:
         """Return the number of this rank's arrays that other ranks read, if only the root reads."""

@@ -12,6 +12,7 @@ arrays through NCCL if all ranks can, and only asks for a strategy for other arr
 
 from __future__ import annotations
 
+import functools
 import math
 from enum import Enum
 from typing import List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -180,7 +181,8 @@ def arrays_needed(hosts: Hosts, results: Sequence[Weighting]) -> List[int]:
     return found
 
 
-def eager_bytes_of(hosts: Hosts, results: Sequence[Weighting]) -> int:
+@functools.lru_cache(maxsize=64)
+def eager_bytes_of(hosts: Hosts, results: Tuple[Weighting, ...]) -> int:
     """Return the maximum size of the values that travel with notices in a reduction; equal on all ranks.
 
     The first host sends the notices of all ranks to every other host. With groups, a matrix or few receivers, fetching

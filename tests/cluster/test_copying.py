@@ -29,7 +29,8 @@ from synkhronos.memory.ranges import Ranges
 from synkhronos.reductions import ReduceOp
 from synkhronos.runtime.exit_status import LOST
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND
-from synkhronos.sync.control_block import ABORTED, DECIDED, LET_GO, ControlBlock
+from synkhronos.sync.block_over_hosts import BlockOverHosts
+from synkhronos.sync.control_block import ABORTED, DECIDED, LET_GO
 from synkhronos.sync.fetching import HostReduction
 from synkhronos.sync.hosts import Hosts
 
@@ -77,7 +78,7 @@ def make():
         names = tuple(f"host{i}" for i in range(len(counts)))
         places = None if carrier is None else tuple(range(len(counts)))
         hosts = Hosts.of_counts(names, counts, own, places)
-        block = ControlBlock(hosts.size, hosts=hosts)
+        block = BlockOverHosts(hosts)
         shadows = {rank: nameless_file("shadow", 1 << 20) for rank in hosts.far}
         if own:
             launcher = SimpleNamespace(outputs=lambda: {rank: () for rank in hosts.near}, is_alive=lambda: True)

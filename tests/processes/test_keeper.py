@@ -25,6 +25,8 @@ from synkhronos.processes.launcher import ProcessLauncher
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.launcher import RankConfig
 from synkhronos.sync.control_block import DEATHS, ControlBlock
+from synkhronos.sync.hosts import Hosts
+from synkhronos.sync.semaphore import WaitPolicy
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +45,9 @@ def start(keeper, size, root=0):
     launcher, block = ProcessLauncher(keeper), ControlBlock(size)
     pools = {rank: nameless_file("pool", 0) for rank in range(size)}
     configs = [
-        RankConfig(rank, size, root, [], 1, 1, [], os.getcwd(), dict(os.environ), None)
+        RankConfig(
+            rank, size, root, Hosts.alone(size), [], 1, WaitPolicy.of_threads(), [], os.getcwd(), dict(os.environ), None
+        )
         for rank in range(size)
         if rank != root
     ]
@@ -110,7 +114,11 @@ def test_a_new_session_ends_the_ranks_of_one_that_was_given_up(keeper):
 def test_rank_that_cannot_start_leaves_its_words(keeper):
     launcher, block = ProcessLauncher(keeper), ControlBlock(2)
     pool = nameless_file("pool", 0)
-    launcher.start([RankConfig(1, 2, 0, [], 1, 1, [], "/nowhere/at/all", {}, None)], block, {1: pool})
+    launcher.start(
+        [RankConfig(1, 2, 0, Hosts.alone(2), [], 1, WaitPolicy.of_threads(), [], "/nowhere/at/all", {}, None)],
+        block,
+        {1: pool},
+    )
     until(lambda: block.ended[1])
     assert block.status[1] == 70
     assert "FileNotFoundError" in launcher.fatal_error(1) and "/nowhere/at/all" in launcher.fatal_error(1)

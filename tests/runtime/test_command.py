@@ -15,7 +15,7 @@ class Context:
     """A context that records calls."""
 
     rank, transport = 3, SimpleNamespace(prepare_thread=None)
-    barrier = SimpleNamespace(block=SimpleNamespace(bridge=None))
+    pools = SimpleNamespace(taken=set())
 
     def __init__(self):
         self.calls, self.transaction, self.is_open = [], self, True

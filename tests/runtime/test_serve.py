@@ -25,7 +25,7 @@ class Say(Command):
 
 
 class Context:
-    rank, stopped, block = 1, False, types.SimpleNamespace(bridge=None)
+    rank, stopped, pools = 1, False, types.SimpleNamespace(taken=set())
     transaction = types.SimpleNamespace(is_open=False)
     execute = RankContext.execute
 

@@ -52,7 +52,7 @@ from synkhronos.program import program
 from synkhronos.replication import command as replication_command
 from synkhronos.replication import replicator
 from synkhronos.runtime import serve, session
-from synkhronos.sync import control_block, host_relay, link, rendezvous, semaphore
+from synkhronos.sync import block_over_hosts, control_block, host_relay, link, rendezvous, semaphore
 from synkhronos.sync.control_block import ControlBlock
 from synkhronos.sync.semaphore import WaitPolicy
 from synkhronos.transports import base
@@ -265,7 +265,7 @@ class SimulatedWatch(keeper._Watch):
 
         fds = dict(process.fds)
         try:
-            rank_main.run_rank(config, self.block, fds, watch, POLICY)
+            rank_main.run_rank(config, self.block, fds, watch)
             return 0
         except Exception as error:
             rank_main.record_fatal_error(self.block, config.rank, error)
@@ -637,7 +637,7 @@ class World:
         for module in (wire, mpi_thread):
             replace(module, queue=modules["queue"])
         replace(rendezvous, selectors=modules["selectors"])
-        replace(control_block, EventFd=lambda fd=-1: Bell(network, fd))
+        replace(block_over_hosts, EventFd=lambda fd=-1: Bell(network, fd))
         replace(bridge, signal=Delegate(signal, signal=lambda *_: None), take_default_signals=lambda: None)
         replace(serving, Keeper=lambda enter: SimulatedKeeper(self))
         replace(rank_main, counter=lambda: lambda: 0)  # ranks print nothing

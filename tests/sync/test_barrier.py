@@ -9,6 +9,7 @@ import pytest
 from synkhronos.errors import Aborted
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier
 from synkhronos.sync.barrier_over_hosts import BarrierOverHosts
+from synkhronos.sync.block_over_hosts import BlockOverHosts
 from synkhronos.sync.control_block import DEATHS, DECIDED, ControlBlock
 from synkhronos.sync.host_relay import RootRelay
 from synkhronos.sync.hosts import Hosts
@@ -26,8 +27,8 @@ class Ranks:
     """
 
     def __init__(self, n, root=0, speaks=False):
-        hosts = Hosts.of_counts(("here",), (n,)) if speaks else None
-        self.block = ControlBlock(n, hosts=hosts)
+        hosts = Hosts.of_counts(("here",), (n,))
+        self.block = BlockOverHosts(hosts) if speaks else ControlBlock(n)
         self.block.close()
         self.deadline = time.monotonic() + 60
         policy = WaitPolicy.of_threads()

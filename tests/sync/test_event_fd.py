@@ -6,7 +6,7 @@ import select
 import pytest
 
 from synkhronos.sync.barrier import Barrier
-from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.block_over_hosts import BlockOverHosts
 from synkhronos.sync.event_fd import EventFd
 from synkhronos.sync.hosts import Hosts
 from synkhronos.sync.semaphore import WaitPolicy
@@ -57,9 +57,8 @@ def test_it_holds_a_descriptor_of_its_own():
 
 def test_what_is_meant_for_another_host_rings():
     hosts = Hosts.of_counts(("a", "b"), (2, 1))
-    block = ControlBlock(3, hosts=hosts)
-    bells = block.bridge.fileno(), block.lead.fileno()
-    seen_elsewhere = ControlBlock(3, os.dup(block.fd), hosts, bells)
+    block = BlockOverHosts(hosts)
+    seen_elsewhere = BlockOverHosts(hosts, os.dup(block.fd), block.bells())
     block.releases[1].release()
     assert not has_rung(block.bridge)
     seen_elsewhere.commands[2].release()
@@ -68,7 +67,7 @@ def test_what_is_meant_for_another_host_rings():
 
 @pytest.mark.parametrize("own", [0, 1])
 def test_what_is_meant_for_the_rank_that_speaks_for_its_host_rings_for_it(own):
-    block = ControlBlock(4, hosts=Hosts.of_counts(("a", "b"), (2, 2), own))
+    block = BlockOverHosts(Hosts.of_counts(("a", "b"), (2, 2), own))
     woken = [block.arrivals, *block.answers]
     woken += [] if own == 0 else [block.releases[2], block.commands[2]]  # no rank releases the root
     for each in woken:
@@ -84,7 +83,7 @@ def test_what_is_meant_for_the_rank_that_speaks_for_its_host_rings_for_it(own):
 
 def test_clearing_a_barrier_leaves_what_has_rung_to_the_bridge():
     hosts = Hosts.of_counts(("a", "b"), (2, 1))
-    block = ControlBlock(3, hosts=hosts)
+    block = BlockOverHosts(hosts)
     root = Barrier(block, 0, 0, lambda: None, WaitPolicy.of_hosts())
     root.begin(1)
     root.abort()

@@ -18,6 +18,7 @@ from synkhronos.runtime import prefetch
 from synkhronos.runtime.channel import RankEnd
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier, turn_of
 from synkhronos.sync.barrier_over_hosts import BarrierOverHosts
+from synkhronos.sync.block_over_hosts import BlockOverHosts
 from synkhronos.sync.control_block import (
     ABORTED,
     ANNOUNCED,
@@ -26,9 +27,7 @@ from synkhronos.sync.control_block import (
     DEATHS,
     DECIDED,
     LET_GO,
-    NOTICE_BYTES_OVER_HOSTS,
     STOP_REQUESTED,
-    ControlBlock,
 )
 from synkhronos.sync.host_relay import EARLY_BYTES, LeaderRelay, RootRelay
 from synkhronos.sync.hosts import Hosts
@@ -45,7 +44,7 @@ class World:
     def __init__(self, *counts):
         names = tuple(f"host{i}" for i in range(len(counts)))
         self.hosts = [Hosts.of_counts(names, counts, own) for own in range(len(counts))]
-        self.blocks = [ControlBlock(hosts.size, hosts=hosts) for hosts in self.hosts]
+        self.blocks = [BlockOverHosts(hosts) for hosts in self.hosts]
         self.pools = [Pool(hosts.near[0]) for hosts in self.hosts]
         self.known = [PoolMap() for _ in counts]
         for known, pool in zip(self.known, self.pools):
@@ -285,7 +284,8 @@ def test_what_comes_while_a_leader_looks_is_told_at_once(make):
         tell(watch, is_overdue)
 
     leader.receive, leader.forward = arrives, note
-    leader.wait(lambda: leader._arrived[2] == FIRST, nothing, WaitPolicy(1, False))
+    while leader._arrived[2] != FIRST:
+        leader.wait(nothing, WaitPolicy(1, False))
     assert True not in told
 
 
@@ -579,7 +579,8 @@ def test_a_host_that_is_gone_does_not_keep_the_root_from_waiting(make):
         watched.append(1)
         return len(watched) > 2
 
-    world.root.wait(lambda: False, watch, WaitPolicy(1, False))
+    while not watched:
+        world.root.wait(watch, WaitPolicy(1, False))
     world.command(1)
     assert len(watched) == 3 and world.blocks[2].words[COMMAND_NUMBER] == 1
 
@@ -590,7 +591,7 @@ def test_a_leader_that_has_lost_its_link_does_not_wait(make):
     world.root.close()
     for _ in range(2):
         with reports(SynkhronosError, "connection", "lost"):
-            world.leaders[0].wait(lambda: False, nothing, WaitPolicy(1, False))
+            world.leaders[0].wait(nothing, WaitPolicy(1, False))
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (1, 3, 1)])
@@ -617,11 +618,12 @@ def test_nobody_passes_before_the_ranks_of_all_hosts_have_arrived(make, counts):
                 block.words[COMMAND_NUMBER] = command
                 world.root.forward(watch)
             elif rank == leading.rank:
-                leading.wait(lambda command=command: block.words[COMMAND_NUMBER] >= command, watch, policy)
+                while block.words[COMMAND_NUMBER] < command:
+                    leading.wait(watch, policy)
             barrier.begin(command)
             for i in range(n_barriers):
                 passed[rank] += 1
-                size = (1, EARLY_BYTES, NOTICE_BYTES_OVER_HOSTS + 1)[(command + i) % 3]
+                size = (1, EARLY_BYTES, BlockOverHosts.notice_bytes + 1)[(command + i) % 3]
                 said = barrier.exchange(bytes([command, i, rank]) * size, world.pools[host], world.known[host])
                 assert said == tuple(bytes([command, i, each]) * size for each in range(n))
                 assert min(passed) >= passed[rank]

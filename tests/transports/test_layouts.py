@@ -6,7 +6,7 @@ import pytest
 import synkhronos as synk
 from synkhronos.memory.attach import PoolMap
 from synkhronos.memory.pool import Pool
-from synkhronos.transports.layouts import EAGER_BYTES, MAX_LAYOUTS, Layouts, PooledArray
+from synkhronos.transports.layouts import EAGER_BYTES, MAX_LAYOUTS, EagerLayouts, Layouts, PooledArray
 
 
 class CountingMap:
@@ -147,7 +147,7 @@ def elsewhere(pools):
 
 
 def test_values_of_few_bytes_travel_behind_the_notice(pools, place, elsewhere):
-    here, there = Layouts(pools, far=[1]), Layouts(pools, far=[0])
+    here, there = EagerLayouts(pools, far=[1]), EagerLayouts(pools, far=[0])
     mine = place(np.arange(3.0))
     theirs = [elsewhere(np.arange(5, dtype="int8")), None, elsewhere(2.5), elsewhere(np.zeros(2)), elsewhere([])]
 
@@ -172,9 +172,9 @@ def test_values_of_few_bytes_travel_behind_the_notice(pools, place, elsewhere):
 @pytest.mark.parametrize("n, n_given, is_eager", [(0, 0, True), (0, 1, False), (1, 0, False)])
 def test_which_values_travel_behind_the_notice(pools, elsewhere, n, n_given, is_eager):
     """The limit of bytes applies to all arrays that others read, together."""
-    there = Layouts(pools, far=[0])
+    there = EagerLayouts(pools, far=[0])
     placed = [elsewhere(np.zeros(EAGER_BYTES - 8 + n, "uint8")), elsewhere(np.zeros(8, "uint8")), elsewhere(0.0)]
-    here = Layouts(pools, far=[1])
+    here = EagerLayouts(pools, far=[1])
     layout = here.of((here.notice([None] * 3), there.notice(placed, n_given=2 + n_given)))
     assert layout.is_eager(1, 0) == layout.is_eager(1, 1) == is_eager
     assert not layout.is_eager(1, 2)
@@ -182,14 +182,11 @@ def test_which_values_travel_behind_the_notice(pools, elsewhere, n, n_given, is_
 
 def test_a_lower_limit_of_values_behind_the_notice(pools, elsewhere):
     """The limit is part of the notice's key, because one array may be sent by several collectives."""
-    here, there, placed = Layouts(pools, far=[1]), Layouts(pools, far=[0]), [elsewhere(np.zeros(100, "uint8"))]
+    here, there, placed = (
+        EagerLayouts(pools, far=[1]),
+        EagerLayouts(pools, far=[0]),
+        [elsewhere(np.zeros(100, "uint8"))],
+    )
     for limit in (99, 100, 99):
         layout = here.of((here.notice([None]), there.notice(placed, n_given=1, eager_bytes=limit)))
         assert layout.is_eager(1, 0) == (limit == 100)
-
-
-def test_one_host_sends_no_values(pools, place):
-    layouts = Layouts(pools)
-    placed = [place(np.arange(4.0))]
-    assert layouts.notice(placed, n_given=1) is layouts.notice(placed, n_given=1)
-    assert not layouts.of((layouts.notice(placed, n_given=1),)).is_eager(0, 0)

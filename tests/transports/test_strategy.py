@@ -161,7 +161,7 @@ def test_more_results_than_can_be_told_apart():
 def test_values_that_travel_with_notices(counts, weights, limit):
     hosts = hosts_of(counts)
     assert eager_bytes_of(hosts, (Weighting(),) if weights is None else results_of(weights)) == limit
-    assert eager_bytes_of(hosts, [Weighting((0.0, *[1.0] * (hosts.size - 1)))]) >= EAGER_BYTES - 1
+    assert eager_bytes_of(hosts, (Weighting((0.0, *[1.0] * (hosts.size - 1))),)) >= EAGER_BYTES - 1
 
 
 @pytest.mark.parametrize(
