@@ -83,7 +83,7 @@ class _Division:
         divided = [
             (set(self._arrays(new)), target.container.storage[0].nbytes)
             for new, target, flag in zip(self.expressions, self.targets, self.flags)
-            if flag
+            if flag and target is not None
         ]
         for node in unconditional(self.library, self.expressions) if divided else ():
             if isinstance(node.op, self.library.CAReduce) and not broadcastable(node.outputs[0]):
