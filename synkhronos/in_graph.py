@@ -99,8 +99,7 @@ def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any], method: str = "
     if call is None:
         return [array.reshape(-1) for array in arrays] if method == "reduce_parts" else list(arrays)
     try:
-        results: List[Any] = getattr(call, method)(number, op, arrays)
-        return results
+        return list(getattr(call, method)(number, op, arrays))
     except BaseException as error:
         call.error = error
         raise

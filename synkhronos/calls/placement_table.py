@@ -74,8 +74,8 @@ def table_of(
 ) -> PlacementTable:
     """Return a function's table; ``nbytes(i)`` returns the bytes that collective i reduced in the last call.
 
-    ``why_undivided`` is the reason if no new value is divided in this session. With ``in_parts``, ranks call the graph
-    that can divide them nevertheless.
+    ``why_undivided`` is the reason if no new value is divided in this session, and ``in_parts`` whether ranks call the
+    graph that can divide them.
     """
     engine = function.engine
     whole = engine.why_whole(function.on_ranks)

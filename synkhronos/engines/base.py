@@ -489,10 +489,7 @@ class Engine(ABC):
         return snapshot, []
 
     def sharding(self, snapshot: Any, shards: Mapping[Any, Shard], in_parts: bool = False) -> Optional[Sharding]:
-        """Return a function's collectives and the placements of its values; see `placed` for the parameters.
-
-        With ``in_parts``, the collectives are those of a `variant` that divides new values by elements.
-        """
+        """Return the placements of a function's values and its collectives, with ``in_parts`` those of a `variant`."""
         return None
 
     def completed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Tuple[Any, List[Placement]]:

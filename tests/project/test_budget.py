@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Maximum number of lines of code in the listed files and folders; a space separates several of them. A file belongs to
 #: the longest of these names that is a prefix of its path.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 788,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 790,
     "reductions/ kernels/ host/": 1108,
     "memory/": 1151,
     "sync/": 1091,
@@ -26,9 +26,9 @@ BUDGET = {
     "cluster/": 2179,
     "processes/": 882,
     "program/": 1054,
-    "engines/ sharding/ ops/": 8522,
+    "engines/ sharding/ ops/": 8603,
     "replication/": 477,
-    "calls/": 4391,
+    "calls/": 4401,
     "collectives/": 1137,
     "mesh/": 1063,
     "profile/": 921,

@@ -75,10 +75,7 @@ class _Division:
         return ""
 
     def _numbers(self) -> Dict[Any, str]:
-        """Return the reductions, to one number, of arrays with the shape of a divided update, and their ops.
-
-        Return none if the arrays are small, because of the additional collective.
-        """
+        """Return reductions of arrays with the shape of a divided update, and their ops; none of small arrays."""
         scalar, found, nbytes = self.library.scalar, {}, 0
         divided = [
             (set(self._arrays(new)), target.container.storage[0].nbytes)
@@ -205,7 +202,7 @@ class _Division:
         return self.parts[variable]
 
     def _checked(self, new: Any, target: Any) -> Any:
-        """Return a new value's part, which is checked: the values of the update must have the variable's shape."""
+        """Return a new value's part, which fails unless all values of the update have the variable's shape."""
         others = [
             one.owner.inputs[one.owner.outputs.index(one)] if one in self.reduced else one
             for one in self._arrays(new)
