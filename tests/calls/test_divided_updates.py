@@ -264,6 +264,19 @@ def test_the_table_has_the_collectives_of_the_graph(make_world, small_norms, rul
     assert {(len(each.variables), nbytes) for each, nbytes in zip(table.collectives, table.nbytes)} == whole
 
 
+def test_a_gradient_is_reduced_once_in_a_function_without_whole_values(make_world, small_norms):
+    make_world("threads", 2, 0, engine=NAME)
+    x, w = T.dmatrix("x"), L.shared(np.ones((N_IN, N_HIDDEN)), "w")
+    g = T.dot(x[:, :N_IN].T, x[:, N_IN:])
+    f = synk.function([x], [], updates=[(w, w - g / norm_of(g, w))], exact=True, mode=L.Mode("py", "fast_compile"))
+    values = np.random.RandomState(5).randn(5, N_IN + N_HIDDEN)
+    f(values)
+    gradient = np.dot(values[:, :N_IN].T, values[:, N_IN:])
+    norm = np.sqrt(np.square(gradient).sum() + N_IN * N_HIDDEN)
+    np.testing.assert_allclose(w.get_value(), 1 - gradient / norm)
+    assert f.sharding().nbytes == [8 * N_IN * N_HIDDEN, 2 * 8]
+
+
 def test_norms_of_small_arrays_need_no_collective(make_world):
     make_world("threads", 3, 0, engine=NAME)
     parallel, _ = program(lambda *args, **kwargs: synk.function(*args, exact=True, **kwargs), sgd)

@@ -26,7 +26,7 @@ BUDGET = {
     "cluster/": 2179,
     "processes/": 882,
     "program/": 1054,
-    "engines/ sharding/ ops/": 8603,
+    "engines/ sharding/ ops/": 8605,
     "replication/": 477,
     "calls/": 4401,
     "collectives/": 1137,

@@ -52,11 +52,11 @@ class _Division:
         self.numbers = self._numbers()
         #: Expressions to compute in parts: new values, and the arrays of `numbers`.
         self._roots = [new for new, flag in zip(expressions, self.flags) if flag]
-        wanted = [new for new, flag in zip(expressions, self.flags) if not flag]
+        self._need([new for new, flag in zip(expressions, self.flags) if not flag])
+        wanted = self._wanted()
         while wanted:  # a value that is needed whole anyway is not also computed in parts
             self._need(wanted)
-            ends = self._inputs(self._roots)
-            wanted = [need for one in ends for need in self._needed_for(one) if need not in self.whole]
+            wanted = self._wanted()
         #: Results of collectives; each rank needs only its part of them.
         self.reduced = {one for one in self._inputs(self._roots) if self._is_reduced(one) and one not in self.whole}
         self.new: Dict[Any, Any] = {}  # whole values in the new graph, if they differ
@@ -124,11 +124,15 @@ class _Division:
     def _arrays(self, root: Any) -> List[Any]:
         return [one for one in self._inputs([root]) if not _is_scalar(one)]
 
-    def _needed_for(self, variable: Any) -> List[Any]:
+    def _wanted(self) -> List[Any]:
+        """Return what must also be computed whole to get the parts of the roots."""
+        return [need for need in map(self._needed_for, self._inputs(self._roots)) if need not in self.whole]
+
+    def _needed_for(self, variable: Any) -> Any:
         """Return what must be computed whole to get a part of a value."""
         if self._is_reduced(variable) and not _is_scalar(variable) and variable not in self.whole:
-            return [variable.owner.inputs[variable.owner.outputs.index(variable)]]
-        return [variable]
+            return variable.owner.inputs[variable.owner.outputs.index(variable)]
+        return variable
 
     def _need(self, variables: Sequence[Any]) -> None:
         ahead = list(variables)
