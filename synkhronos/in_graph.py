@@ -51,6 +51,10 @@ class CurrentCall(ABC):
         """Reduce the arrays over the ranks; return vectors with this rank's `part` of each, until the next run."""
         return [array.reshape(-1) for array in self.all_reduce(number, op, arrays)]
 
+    def combine_parts(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+        """Reduce values that each rank has reduced from its `part` of arrays; they count even if a rank has no rows."""
+        return list(arrays)
+
     def share(self, length: int) -> Tuple[int, int]:
         """Return the start and end of this rank's rows in a replicated array; subclasses check its ``length``."""
         return 0, length
@@ -86,16 +90,16 @@ def current() -> Optional[CurrentCall]:
     return _thread.call
 
 
-def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any], in_parts: bool = False) -> List[Any]:
-    """Reduce arrays over the ranks of the current call; outside a call, return them unchanged.
+def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any], method: str = "all_reduce") -> List[Any]:
+    """Reduce arrays over the ranks of the current call; outside a call, return all of their elements unchanged.
 
-    With ``in_parts``, return vectors with this rank's `part` of each result; outside a call, with all elements.
+    ``method`` is the name of a method of the call: ``all_reduce``, ``reduce_parts`` or ``combine_parts``.
     """
     call = _thread.call
     if call is None:
-        return [array.reshape(-1) for array in arrays] if in_parts else list(arrays)
+        return [array.reshape(-1) for array in arrays] if method == "reduce_parts" else list(arrays)
     try:
-        return call.reduce_parts(number, op, arrays) if in_parts else call.all_reduce(number, op, arrays)
+        return list(getattr(call, method)(number, op, arrays))
     except BaseException as error:
         call.error = error
         raise

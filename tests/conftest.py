@@ -160,6 +160,16 @@ def threads(make_world):
     return make_world("threads", 3, 1, engine=installed_library())
 
 
+@pytest.fixture
+def divided_updates(monkeypatch):
+    """Let ranks that are threads compute updates of any size in parts."""
+    from synkhronos.engines.graph import dividing
+    from synkhronos.transports import common
+
+    for module, name in [(common, "COMMON_FROM_BYTES"), (common, "ALIGNMENT"), (dividing, "DIVIDED_FROM_BYTES")]:
+        monkeypatch.setattr(module, name, 1)
+
+
 def installed_library():
     from library import NAME  # imports the library, which most tests do not need
 

@@ -190,7 +190,8 @@ class Function:
         names = [given.name or label for given, label in zip(self._arguments.inputs, self._arguments.labels)]
         outputs = self.engine.outputs(self._compiled)
         ops, undivided = zip(outputs, self._output_ops), "" if session is None else why_undivided(self.program, session)
-        return table_of(self, self._variants, names, ops, lambda i: nbytes.get((number, i)), undivided)
+        in_parts = session is None or session.launcher.runs_python
+        return table_of(self, self._variants, names, ops, lambda i: nbytes.get((number, i)), undivided, in_parts)
 
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function on the master only, as plain Theano would; it updates only the master's variables.

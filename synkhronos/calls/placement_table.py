@@ -56,10 +56,10 @@ class PlacementTable(NamedTuple):
                 yield title
                 yield from map(str, rows)
         yield "collectives" if self.collectives else "no collectives inside"
-        for i, (each, nbytes) in enumerate(zip(self.collectives, self.nbytes)):
+        for each, nbytes in zip(self.collectives, self.nbytes):
             size = "size unknown before a call" if nbytes is None else f"{nbytes:,} bytes"
             waits = f", then the updates of {', '.join(each.updates)}" if each.updates else ""
-            yield f"  {i}: {each.op} of {len(each.variables)}, {size}{waits}"
+            yield f"  {each.number}: {each.op} of {len(each.variables)}, {size}{waits}"
             yield from [f"       {variable}" for variable in each.variables]
 
 
@@ -70,24 +70,27 @@ def table_of(
     outputs: Iterable[Tuple[Any, ReduceOp]],
     nbytes: Callable[[int], Optional[int]],
     why_undivided: str,
+    in_parts: bool,
 ) -> PlacementTable:
     """Return a function's table; ``nbytes(i)`` returns the bytes that collective i reduced in the last call.
 
-    ``why_undivided`` is the reason if no new value is divided in this session.
+    ``why_undivided`` is the reason if no new value is divided in this session, and ``in_parts`` whether ranks call the
+    graph that can divide them.
     """
     engine = function.engine
-    found = engine.sharding(variants.snapshot, variants.placements)
+    whole = engine.why_whole(function.on_ranks)
+    found = engine.sharding(variants.snapshot, variants.placements, in_parts and "" in whole)
     if found is None:
         raise ArgumentTypeError("sharding", "an engine that propagates placements", repr(engine.name))
     updated = engine.updated_in(variants.snapshot)
     labels = [engine.label(shared, f"updates[{i}]") for i, shared in enumerate(updated)]
-    whole = [reason or why_undivided for reason in engine.why_whole(function.on_ranks)]
+    whole = [reason or why_undivided for reason in whole]
     return PlacementTable(
         function.name or "without a name",
         [Row(name, placement) for name, placement in zip(names, found.inputs)],
         [Row(output.label, placement, str(op)) for (output, op), placement in zip(outputs, found.outputs)],
         [Row(label, placement, None, why) for label, placement, why in zip_longest(labels, found.updates, whole)],
         found.collectives,
-        [nbytes(i) for i in range(len(found.collectives))],
+        [nbytes(each.number) for each in found.collectives],
         variants.written,
     )

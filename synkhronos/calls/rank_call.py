@@ -303,8 +303,16 @@ class CollectivesOfCall(RowsOfCall):
             return super().reduce_parts(number, op, arrays)
         return self.all_reduce(number, op, arrays, self.context.transport.reduce_parts)
 
+    def combine_parts(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+        if self.plan.divides:
+            return self.all_reduce(number, op, arrays, is_weighted=False)
+        self.prepared.bytes_inside[self.plan.number, number] = 0
+        return super().combine_parts(number, op, arrays)
+
     @point("collective")
-    def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any], reduce: Any = None) -> List[Any]:
+    def all_reduce(
+        self, number: int, op: ReduceOp, arrays: Sequence[Any], reduce: Any = None, is_weighted: bool = True
+    ) -> List[Any]:
         function, context, nbytes = self.plan.number, self.context, 0
         traffic = context.transport.traffic
         begun = traffic.begin()
@@ -312,12 +320,12 @@ class CollectivesOfCall(RowsOfCall):
             ("function", function, number, op.name),
             arrays,
             op,
-            self.weights,
+            self.weights if is_weighted else None,
             lambda: f"all_reduce {number} ({op}) inside function {self.plan.name}",
         )
         traffic.end("ops.all_reduce", begun)
         context.transaction.drop_undo_log()
-        for array in results:
+        for array in arrays:  # the results may be parts
             nbytes += array.size * array.dtype.itemsize  # (arrays on a device have no nbytes)
         self.prepared.bytes_inside[function, number] = nbytes
         return results

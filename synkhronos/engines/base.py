@@ -102,6 +102,7 @@ class Collectives(NamedTuple):
 class Inside(NamedTuple):
     """A collective inside a function, with its variables (names and types) and the updates that depend on it."""
 
+    number: int  # in `CurrentCall.all_reduce`
     op: str
     variables: List[str]
     updates: List[str]
@@ -487,8 +488,8 @@ class Engine(ABC):
             )
         return snapshot, []
 
-    def sharding(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[Sharding]:
-        """Return a function's collectives and the placements of its values; see `placed` for the parameters."""
+    def sharding(self, snapshot: Any, shards: Mapping[Any, Shard], in_parts: bool = False) -> Optional[Sharding]:
+        """Return the placements of a function's values and its collectives, with ``in_parts`` those of a `variant`."""
         return None
 
     def completed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Tuple[Any, List[Placement]]:

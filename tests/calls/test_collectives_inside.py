@@ -417,3 +417,13 @@ def test_collectives_of_equal_shapes_that_one_rank_swaps(make_world, monkeypatch
             f([1.0, 2.0, 3.0])
     assert synk.gather(w).tolist() == [0, 0, 0]
     assert [float(value) for value in f([1.0, 2.0, 3.0])] == [1, 3]
+
+
+def test_the_table_counts_the_collectives_in_loops(make_world):
+    make_world("threads", 2, 0, engine=NAME)
+    x, w = T.dmatrix("x"), L.shared(np.ones((3, 4)), "w")
+    of_rows = L.scan(lambda row: synk.ops.all_reduce(row, "sum"), [w])[0]
+    f = synk.function([x], (synk.ops.all_reduce(T.dot(x.T, T.dot(x, w)) + of_rows.sum(), "sum"), "avg"), **FAST)
+    np.testing.assert_array_equal(f(np.ones((4, 3))), np.full((3, 4), 2 * 3 * 4 * 2 + 4 * 3))
+    table = f.sharding()
+    assert ([each.number for each in table.collectives], table.nbytes) == ([1], [3 * 4 * 8])

@@ -12,6 +12,7 @@ from library import NAME, L, T
 import synkhronos as synk
 from synkhronos import engines
 from synkhronos.calls.rank_call import CollectivesOfCall
+from synkhronos.engines.graph import dividing
 
 pytestmark = getattr(pytest.mark, NAME)
 
@@ -56,10 +57,51 @@ def adam(params, gradients):
     return [t, *means, *squares], updates
 
 
+def norm_of(*values):
+    return T.sqrt(sum(T.sqr(value).sum() for value in values))
+
+
 def clipped(params, gradients):
-    """A norm needs the whole gradients, and each rank takes its part of them."""
-    norm = T.sqrt(sum(T.sqr(g).sum() for g in gradients))
-    return sgd(params, [g * T.minimum(1.0, 0.1 / norm) for g in gradients])
+    """Each rank adds up the squares of its parts of the gradients."""
+    return sgd(params, [g * T.minimum(1.0, 0.1 / norm_of(*gradients)) for g in gradients])
+
+
+def lars(params, gradients):
+    """LARS: each layer's rate follows from the norms of its weights and gradients."""
+    states, updates = zeros_like(params), []
+    for param, g, velocity in zip(params, gradients, states):
+        rate = 0.1 * norm_of(param) / (norm_of(g) + 0.01 * norm_of(param) + 1e-9)
+        new = 0.9 * velocity - rate * (g + 0.01 * param)
+        updates += [(velocity, new), (param, param + new)]
+    return states, updates
+
+
+def lamb(params, gradients):
+    """LAMB with clipped gradients: the norm of all gradients first, then those of each layer's weights and step."""
+    scale = 1 / T.maximum(1.0, norm_of(*gradients) / 0.1)
+    means, squares, updates = zeros_like(params), zeros_like(params, "square"), []
+    for param, g, m, s in zip(params, gradients, means, squares):
+        new_m, new_s = 0.9 * m + 0.1 * scale * g, 0.999 * s + 0.001 * (scale * g) ** 2
+        step = new_m / (T.sqrt(new_s) + 1e-3) + 0.01 * param
+        ratio = T.switch(T.gt(norm_of(step), 0), norm_of(param) / norm_of(step), 1.0)
+        updates += [(m, new_m), (s, new_s), (param, param - 0.01 * ratio * step)]
+    return [*means, *squares], updates
+
+
+def guarded(params, gradients):
+    """Weights with a large element in their gradient do not change; some batches have such elements, and some do not."""
+    w, b, v = [param - 0.1 * g for param, g in zip(params, gradients)]
+    w = T.switch(T.all(T.le(abs(gradients[0]), 0.02)), w, params[0])
+    v = T.switch(T.any(T.gt(abs(gradients[2]), 0.02)), params[2], v)
+    return [], list(zip(params, (w, b, v)))
+
+
+def bounded(params, gradients):
+    """The norm of new weights is bounded; a norm also scales a value that is not computed element by element."""
+    news = [param - 0.1 * g for param, g in zip(params, gradients)]
+    w, b, v = [new * T.minimum(1.0, 3.0 / norm_of(new)) for new in news]
+    w += 1e-3 * T.dot(params[0] / norm_of(params[0]), T.ones((N_HIDDEN, N_HIDDEN)))
+    return [], list(zip(params, (w, b, v)))
 
 
 def averaged(params, gradients):
@@ -90,13 +132,19 @@ def notes_of(function):
     return {row.label: str(row).partition("Replicate")[2].strip() for row in function.sharding().updates}
 
 
-RULES = [sgd, momentum, adam, clipped, averaged, by_columns, turned]
+@pytest.fixture
+def small_norms(monkeypatch):
+    """Let functions compute norms in parts although the weights are small; the biases are still smaller."""
+    monkeypatch.setattr(dividing, "DIVIDED_FROM_BYTES", 1 << 14)
+
+
+RULES = [sgd, momentum, adam, clipped, lars, lamb, guarded, bounded, averaged, by_columns, turned]
 ROWS = [np.random.RandomState(1).permutation(40)[:n] for n in (40, 17, 5, 2, 1)]  # also fewer rows than ranks
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_training_equals_the_serial_program(world, rule):
+def test_training_equals_the_serial_program(world, small_norms, rule):
     rng = np.random.RandomState(2)
     x, y = rng.randn(40, N_IN), rng.randn(40, N_OUT)
     serial, expected = program(L.function, rule)
@@ -107,7 +155,7 @@ def test_training_equals_the_serial_program(world, rule):
     reasons = engines.get(NAME).why_whole(parallel.on_ranks)
     flags.update(zip([shared.name for shared in updated], [not reason for reason in reasons]))
     assert flags["W"] and not flags["b"]
-    assert sum(flags.values()) == {momentum: 4, averaged: 4, adam: 6}.get(rule, 2)
+    assert sum(flags.values()) == {momentum: 4, averaged: 4, adam: 6, lars: 4, lamb: 6}.get(rule, 2)
     got = [parallel(x[rows], y[rows]) for rows in ROWS]
     got += list(zip(*parallel.steps(x, y, batches=ROWS)))
     np.testing.assert_allclose(np.array(got, float), np.array(outputs, float), rtol=1e-9)
@@ -180,6 +228,60 @@ def test_the_switch(make_world, monkeypatch, shard_updates):
         synk.close()
     for shared, one in zip(shareds, expected):
         np.testing.assert_allclose(shared.get_value(), one.get_value(), rtol=1e-8, atol=1e-12)
+
+
+#: The collectives of gradients, as numbers of arrays and bytes on each rank; one of them also reduces the loss.
+OF_WEIGHTS, OF_BIASES = (2, 8 * (N_IN + N_OUT) * N_HIDDEN), (2, 8 * N_HIDDEN + 8)
+#: By rule: all collectives. Two sums are in the outputs: that of the squares of W, and that of V.
+COLLECTIVES = {
+    sgd: {OF_WEIGHTS, OF_BIASES, (2, 2 * 8)},
+    clipped: {OF_WEIGHTS, OF_BIASES, (4, 4 * 8)},
+    lars: {OF_WEIGHTS, OF_BIASES, (5, 5 * 8)},
+    lamb: {OF_WEIGHTS, OF_BIASES, (5, 5 * 8), (2, 2 * 8)},
+    guarded: {OF_WEIGHTS, OF_BIASES, (2, 2 * 8), (1, 1)},
+    by_columns: {(3, 8 * N_IN * N_HIDDEN + OF_BIASES[1]), (1, 8 * N_OUT * N_HIDDEN), (2, 2 * 8)},  # W's gradient whole
+}
+
+
+@pytest.mark.parametrize("rule", COLLECTIVES, ids=lambda rule: rule.__name__)
+def test_the_table_has_the_collectives_of_the_graph(make_world, small_norms, rule):
+    """An all_reduce of arrays that are needed whole or in parts becomes two, with the bytes of all their arguments."""
+    parallel, _ = program(lambda *args, **kwargs: synk.function(*args, exact=True, **kwargs), rule)
+    assert set(parallel.sharding().nbytes) == {None}
+    make_world("threads", 3, 0, engine=NAME)
+    parallel(np.ones((7, N_IN)), np.ones((7, N_OUT)))
+    table = parallel.sharding()
+    found = {(len(each.variables), nbytes) for each, nbytes in zip(table.collectives, table.nbytes)}
+    assert found == COLLECTIVES[rule], table
+    if rule is sgd:
+        assert {tuple(each.updates) for each in table.collectives} == {("W", "V"), ("b",), ()}
+    synk.close()
+    make_world("threads", 3, 0, engine=NAME, shard_updates=False)
+    parallel(np.ones((7, N_IN)), np.ones((7, N_OUT)))
+    of_sums = {(n, nbytes) for n, nbytes in COLLECTIVES[rule] if nbytes < 100}
+    whole = COLLECTIVES[rule] - of_sums | {(n, 0) for n, _ in of_sums}  # each rank computes norms from all elements
+    table = parallel.sharding()
+    assert {(len(each.variables), nbytes) for each, nbytes in zip(table.collectives, table.nbytes)} == whole
+
+
+def test_a_gradient_is_reduced_once_in_a_function_without_whole_values(make_world, small_norms):
+    make_world("threads", 2, 0, engine=NAME)
+    x, w = T.dmatrix("x"), L.shared(np.ones((N_IN, N_HIDDEN)), "w")
+    g = T.dot(x[:, :N_IN].T, x[:, N_IN:])
+    f = synk.function([x], [], updates=[(w, w - g / norm_of(g, w))], exact=True, mode=L.Mode("py", "fast_compile"))
+    values = np.random.RandomState(5).randn(5, N_IN + N_HIDDEN)
+    f(values)
+    gradient = np.dot(values[:, :N_IN].T, values[:, N_IN:])
+    norm = np.sqrt(np.square(gradient).sum() + N_IN * N_HIDDEN)
+    np.testing.assert_allclose(w.get_value(), 1 - gradient / norm)
+    assert f.sharding().nbytes == [8 * N_IN * N_HIDDEN, 2 * 8]
+
+
+def test_norms_of_small_arrays_need_no_collective(make_world):
+    make_world("threads", 3, 0, engine=NAME)
+    parallel, _ = program(lambda *args, **kwargs: synk.function(*args, exact=True, **kwargs), sgd)
+    parallel(np.ones((7, N_IN)), np.ones((7, N_OUT)))
+    assert sorted(parallel.sharding().nbytes) == [OF_BIASES[1], OF_WEIGHTS[1]]
 
 
 def test_the_table_gives_reasons(make_world):

@@ -139,7 +139,7 @@ def check(program, mode):
     "|fully_convolutional|^gru$|tagging|translation|maxout|conditional_random_field|stacked_autoencoder"
 )  # others are of the same kinds
 @pytest.mark.parametrize("program", parameters(PROGRAMS))
-def test_program(program, make_world):
+def test_program(program, make_world, divided_updates):
     make_world("threads", 3, 1, engine=NAME)
     check(program, mode_of(program))
 

@@ -285,7 +285,7 @@ def world(request, make_world):
 
 
 @pytest.fixture
-def threads(make_world):
+def threads(make_world, divided_updates):
     return make_world("threads", 3, 1, engine="pytensor")
 
 

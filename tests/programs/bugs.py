@@ -702,8 +702,8 @@ def collective_too_early(plant):
 def other_op_inside(plant, right_op, wrong_op):
     right = in_graph.all_reduce
 
-    def wrong(number, op, arrays, in_parts=False):
-        return right(number, ReduceOp(wrong_op) if op.name == right_op else op, arrays, in_parts)
+    def wrong(number, op, arrays, method="all_reduce"):
+        return right(number, ReduceOp(wrong_op) if op.name == right_op else op, arrays, method)
 
     plant.replace(in_graph, "all_reduce", wrong)
 
@@ -888,6 +888,20 @@ def last_part_is_not_written(plant):
         return found
 
     plant.replace(rank_call.Change, "lay", wrong)
+
+
+def sum_of_the_own_part(plant):
+    """A norm is computed from the rank's part of the elements alone."""
+    plant.replace(rank_call.CollectivesOfCall, "combine_parts", lambda self, number, op, arrays: list(arrays))
+
+
+def parts_without_rows_do_not_count(plant):
+    """A norm lacks the parts of ranks without rows."""
+
+    def wrong(self, number, op, arrays):
+        return self.all_reduce(number, op, arrays) if self.plan.divides else list(arrays)
+
+    plant.replace(rank_call.CollectivesOfCall, "combine_parts", wrong)
 
 
 def program_writes_into_common_memory(plant):
@@ -1133,6 +1147,9 @@ OF_STATES = [rows_of_before, rows_of_one_rank]
 #: Bugs of literal numbers of rows in a graph.
 OF_WRITTEN_ROWS = [shares_from_the_first_row_on]
 
+#: Bugs of norms of values that the ranks compute in parts.
+OF_PARTS = [sum_of_the_own_part, parts_without_rows_do_not_count]
+
 #: Bugs that only graphs can have; random graphs find them.
 OF_GRAPHS = [
     bools_are_added,
@@ -1199,4 +1216,4 @@ BUGS = [
 ]
 
 #: Bugs that can also be found in functions of Theano and PyTensor.
-IN_GRAPHS = [*(bug for bug in BUGS if bug not in OF_THE_NUMPY_ENGINE + OF_COLLECTIVES), *OF_WRITTEN_ROWS]
+IN_GRAPHS = [*(bug for bug in BUGS if bug not in OF_THE_NUMPY_ENGINE + OF_COLLECTIVES), *OF_WRITTEN_ROWS, *OF_PARTS]

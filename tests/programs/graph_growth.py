@@ -247,7 +247,10 @@ class Growth:
         ]
         if fits and self.chance(70):
             target = self.choice(fits)
-            text = self.choice(["{0} * 0.5 + {1}", "{0} - 0.25 * {1}", "T.tanh({0} - {1})"]).format(target.name, name)
+            text = self.choice(
+                ["{0} * 0.5 + {1}", "{0} - 0.25 * {1}", "T.tanh({0} - {1})", "{0} / (2 + T.sqrt(T.sum(T.sqr({0} - {1}))))",
+                 "T.switch(T.all(T.lt({1}, 2)), {0} - {1}, {0} / (1 + T.sum(abs({1}))))"]
+            ).format(target.name, name)  # fmt: skip
             new = f"T.cast({text}, {target.dtype!r})"
         else:
             target = Input(f"w{len(inputs)}", dtype, variable.ndim, None, "unit")

@@ -22,8 +22,7 @@ from graph_shrinking import shortest  # noqa: E402
 from graph_tally import Tally  # noqa: E402
 from graph_values import Expected  # noqa: E402
 
-from synkhronos import in_graph  # noqa: E402
-from synkhronos.engines.graph.operations import TakePartOp  # noqa: E402
+from synkhronos.engines.graph.operations import CheckShapesOp  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,11 +140,10 @@ def test_planted_bug_is_found_by_a_value_and_made_small(monkeypatch, bug):
 def test_an_update_of_another_shape_must_raise_an_error(monkeypatch):
     """Without the check of shapes, the elements of a matrix and of its transpose are combined one by one."""
 
-    def take_part(operation, node, inputs, outputs):
-        begin, end = in_graph.part(inputs[0].size)
-        outputs[0][0] = inputs[0].reshape(-1)[begin:end]
+    def unchecked(operation, node, inputs, outputs):
+        outputs[0][0] = inputs[0]
 
-    monkeypatch.setattr(TakePartOp, "perform", take_part)
+    monkeypatch.setattr(CheckShapesOp, "perform", unchecked)
     product = [lambda g: "T.dot(x0.T, T.concatenate([x0, x0], axis=1))"]
     with pytest.raises(WrongGraph) as caught:
         for seed in range(100):

@@ -220,7 +220,7 @@ def concerns(bug, recipe):
         return recipe.states
     if bug in [*bugs.OF_WRITTEN_ROWS, bugs.every_device_takes_the_first_rows]:
         return recipe.rows
-    if bug in bugs.EXACT + bugs.OF_THE_PROGRAM + bugs.OF_COMMON_MEMORY:
+    if bug in bugs.EXACT + bugs.OF_THE_PROGRAM + bugs.OF_COMMON_MEMORY + bugs.OF_PARTS:
         return recipe.exact
     is_plain = not all(output.given for output in recipe.outputs)
     if bug in bugs.WITHOUT_OPS:

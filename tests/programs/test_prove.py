@@ -119,7 +119,7 @@ def test_document_has_its_place(prove):
 
 def test_document_counts_functions_and_planted_bugs(prove):
     text = " ".join(prove.DOCUMENT.read_text().split())
-    n_bugs = len(bugs.BUGS + bugs.OF_WRITTEN_ROWS)
+    n_bugs = len(bugs.BUGS + bugs.OF_WRITTEN_ROWS + bugs.OF_PARTS)
     assert f"**Random programs** call {len(RECIPES)} functions" in text
     assert f" {n_bugs} bugs are injected one at a time" in text
     assert f"Of these bugs, {len(bugs.IN_GRAPHS)} are also detected" in text

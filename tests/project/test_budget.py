@@ -17,18 +17,18 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Maximum number of lines of code in the listed files and folders; a space separates several of them. A file belongs to
 #: the longest of these names that is a prefix of its path.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 788,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 790,
     "reductions/ kernels/ host/": 1112,
     "memory/": 1148,
     "sync/": 1129,
-    "runtime/": 1855,
+    "runtime/": 1870,
     "transports/": 1705,
     "cluster/": 2180,
     "processes/": 876,
     "program/": 1046,
-    "engines/ sharding/ ops/": 8553,
+    "engines/ sharding/ ops/": 8636,
     "replication/": 481,
-    "calls/": 4385,
+    "calls/": 4395,
     "collectives/": 1134,
     "mesh/": 1057,
     "profile/": 921,

@@ -455,7 +455,10 @@ class GraphEngine(Engine):
     def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, List[Placement]]:
         return exact.completed(self.library, snapshot, shards, self.label, self.is_random)
 
-    def sharding(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Sharding:
+    def sharding(self, snapshot: Snapshot, shards: Mapping[Any, Shard], in_parts: bool = False) -> Sharding:
+        if in_parts:
+            with self.library.without_test_values():
+                snapshot, _ = snapshots.in_parts(self.library, snapshot, self.is_random)
         return table.sharding(self.library, snapshot, shards, self.label, self.array_type)
 
     def is_operation(self, cls: Any) -> bool:

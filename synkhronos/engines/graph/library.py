@@ -42,7 +42,9 @@ class Library(Classes):
     Share: Type[Any]
     Draft: Type[Any]
     ReduceParts: Type[Any]
+    CombineParts: Type[Any]
     TakePart: Type[Any]
+    CheckShapes: Type[Any]
     placing: Placing
     #: Maps expressions and a mode to equivalent expressions and the mode for the remaining rewrites. The third argument
     #: names rewrites to skip; None skips all except the merging of equal operations. See `graph.rewrites`.

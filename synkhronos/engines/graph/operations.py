@@ -48,7 +48,7 @@ class AllReduceOp(GraphOperation):
     """
 
     __props__ = ("op", "n", "number", "has_token")
-    in_parts: ClassVar[bool] = False  # whether each rank receives its part of the results
+    method: ClassVar[str] = "all_reduce"  # of `in_graph.CurrentCall`
 
     def __init__(self, op: ReduceOp, n: int, number: int = UNNUMBERED, has_token: bool = False) -> None:
         self.op, self.n, self.number, self.has_token = op, n, number, has_token
@@ -126,7 +126,7 @@ class AllReduceOp(GraphOperation):
         # The Python code of some operations returns a NumPy scalar for an array type.
         arrays = [np.asarray(value) if isinstance(value, np.generic) else value for value in inputs[: self.n]]
         try:
-            results = in_graph.all_reduce(self.number, self.op, arrays, self.in_parts)
+            results = in_graph.all_reduce(self.number, self.op, arrays, self.method)
         except BaseException as error:
             # Libraries propagate only KeyboardInterrupt unchanged. They rebuild other exceptions without
             # their attributes, and print failures. The call has stored the error and raises it.
@@ -142,7 +142,7 @@ class AllReduceOp(GraphOperation):
 class ReducePartsOp(AllReduceOp):
     """Reduction over all ranks; each rank receives its part of the elements, as a vector (see `dividing`)."""
 
-    in_parts = True
+    method = "reduce_parts"
     shape_error: ClassVar[Type[Exception]]
 
     def output(self, i: int, variable: Any) -> Any:
@@ -152,24 +152,43 @@ class ReducePartsOp(AllReduceOp):
         raise self.shape_error("the length of a rank's part")
 
 
-class TakePartOp(GraphOperation):
-    """Operation that selects the rank's part of the elements of a value that all ranks have.
+class CombinePartsOp(AllReduceOp):
+    """Reduction over all ranks of values that each rank has reduced from its part of the elements (see `dividing`)."""
 
-    Raise ValueError, as an elementwise operation on whole values does, unless ``others`` have the value's shape.
+    method = "combine_parts"
+
+
+class TakePartOp(GraphOperation):
+    """Operation that selects the rank's part of the elements of a value that all ranks have."""
+
+    __props__ = ()
+    view_map = {0: [0]}
+
+    def make_node(self, array: Any) -> Any:
+        return self.names.Apply(self, [array], [self.names.tensor.vector(dtype=array.dtype)])
+
+    def perform(self, node: Any, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
+        begin, end = in_graph.part(inputs[0].size)
+        outputs[0][0] = inputs[0].reshape(-1)[begin:end]
+
+
+class CheckShapesOp(GraphOperation):
+    """Operation that returns ``part`` unchanged if all arrays have one shape.
+
+    Otherwise, it raises a ValueError, as an elementwise operation on the arrays does.
     """
 
     __props__ = ()
     view_map = {0: [0]}
 
-    def make_node(self, array: Any, *others: Any) -> Any:
-        return self.names.Apply(self, [array, *others], [self.names.tensor.vector(dtype=array.dtype)])
+    def make_node(self, part: Any, *arrays: Any) -> Any:
+        return self.names.Apply(self, [part, *arrays], [part.type()])
 
     def perform(self, node: Any, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
-        shapes = [each.shape for each in inputs]
+        shapes = [each.shape for each in inputs[1:]]
         if shapes.count(shapes[0]) < len(shapes):
             raise ValueError(f"elementwise update: expected arrays of one shape, got shapes {shapes}")
-        begin, end = in_graph.part(inputs[0].size)
-        outputs[0][0] = inputs[0].reshape(-1)[begin:end]
+        outputs[0][0] = inputs[0]
 
 
 class ShareOp(GraphOperation):

@@ -150,16 +150,13 @@ def compile_variant(
     outputs, updates = snapshot.outputs, snapshot.updates
     if snapshot.is_joint(library):
         # Updates must wait until the last collective has succeeded on all ranks, which only the caller can determine.
-        expressions = snapshot.expressions()
+        after = snapshot
         with library.without_test_values():
-            if divides and not sliced and snapshot.halves is not None:
-                of_all = zip(snapshot.updates, snapshot.halves.replicated_updates)
-                targets = [target if same and not is_random(target) else None for (target, _), same in of_all]
-                expressions, reasons = divided(library, expressions, [*[None] * len(outputs), *targets])
-            ordered, _ = collectives.in_order(library, expressions)
+            if divides and not sliced:
+                after, reasons = in_parts(library, snapshot, is_random)
+            ordered, _ = collectives.in_order(library, after.expressions())
             if "" in reasons:
                 undivided, _ = collectives.in_order(library, snapshot.expressions())
-        reasons = reasons[len(outputs) :]
         outputs, updates = [library.Out(output) for output in ordered], []
     elif sliced:
         # The next call may overwrite a borrowed output while the outputs of earlier slices are still needed.
@@ -173,6 +170,16 @@ def compile_variant(
     if "" in reasons:
         source = source._replace(outputs=[library.Out(output) for output in undivided])
     return compiled, source, reasons
+
+
+def in_parts(library: Library, snapshot: Snapshot, is_random: Callable[[Any], bool]) -> Tuple[Snapshot, Sequence[str]]:
+    """Return the snapshot with new values divided by elements if possible, and why each is whole; see `dividing`."""
+    if snapshot.halves is None:
+        return snapshot, ()
+    n_outputs, of_all = len(snapshot.outputs), zip(snapshot.updates, snapshot.halves.replicated_updates)
+    targets = [target if same and not is_random(target) else None for (target, _), same in of_all]
+    expressions, reasons = divided(library, snapshot.expressions(), [*[None] * n_outputs, *targets])
+    return snapshot.with_expressions(library, expressions), reasons[n_outputs:]
 
 
 def _first_half(library: Library, snapshot: Snapshot, halves: SplitGraph, is_random: Callable[[Any], bool]) -> Snapshot:

@@ -7,6 +7,7 @@ from typing import Any, Callable, Mapping, Optional
 from ...sharding import REPLICATE, Shard
 from ..base import ArrayType, Inside, Sharding
 from ..exact import placed
+from .collectives import inside
 from .library import Library
 from .snapshot import Snapshot
 
@@ -22,14 +23,17 @@ def sharding(
     roots, placements = snapshot.expressions(), snapshot.placements
     if placements is None:
         placements = placed(library.graph_of(roots), shards)
-    collectives = []
+    collectives, number = [], 0
     for node in library.io_toposort([], roots):
         if isinstance(node.op, library.AllReduce):
             parts = node.inputs[: node.op.n]
             types = [array_type(part.type) for part in parts]
             names = [f"{label(part)} ({type_.words})" for part, type_ in zip(parts, types) if type_]
             updates = [label(target) for target, new in snapshot.updates if _depends(library, new, node)]
-            collectives.append(Inside(str(node.op.op), names, updates))
+            collectives.append(Inside(number, str(node.op.op), names, updates))
+            number += 1
+        else:
+            number += sum(isinstance(one, library.AllReduce) for one in inside(library, node))
     return Sharding(
         [shards.get(given.variable, REPLICATE) for given in snapshot.inputs],
         placements[: len(snapshot.outputs)],

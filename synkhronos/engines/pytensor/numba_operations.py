@@ -11,7 +11,7 @@ from numba import objmode, types
 from pytensor.link.numba.dispatch import elemwise
 from pytensor.link.numba.dispatch.basic import get_numba_type, numba_njit, register_funcify_and_cache_key
 
-from .operations import AllReduce, InverseShare, PutShare, ReduceParts, TakePart, TakeShare, WholeLength
+from . import operations as ops
 
 #: Hash of this file, part of the disk cache's keys, so that entries from other versions of the file are not reused.
 SOURCE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
@@ -47,7 +47,10 @@ def funcify(op: Any, node: Any, **kwargs: Any) -> Tuple[Callable[..., Any], str]
     return performed, hashlib.sha256(known_by.encode()).hexdigest()
 
 
-for _each in (AllReduce, ReduceParts, TakePart, TakeShare, PutShare, WholeLength, InverseShare):
+for _each in (
+    *(ops.AllReduce, ops.ReduceParts, ops.CombineParts, ops.TakePart, ops.CheckShapes),
+    *(ops.TakeShare, ops.PutShare, ops.WholeLength, ops.InverseShare),
+):
     register_funcify_and_cache_key(_each)(funcify)
 
 

@@ -36,7 +36,15 @@ class ReduceParts(operations.ReducePartsOp, AllReduce):
     shape_error = ShapeError
 
 
+class CombineParts(operations.CombinePartsOp, AllReduce):
+    pass
+
+
 class TakePart(operations.TakePartOp, Op):  # type: ignore[misc]  # no types without PyTensor
+    names = NAMES
+
+
+class CheckShapes(operations.CheckShapesOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES
 
 
