@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
+from functools import lru_cache, partial
 from typing import Any, Callable, Collection, DefaultDict, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -72,8 +73,7 @@ class SharedMemoryTransport(Transport):
     @point("transport")
     def bind(self, keys: Keys, values: Arrays) -> List[np.ndarray[Any, Any]]:
         bound: List[np.ndarray[Any, Any]] = []
-        borrowed: Optional[Set[int]] = None
-        common = self.common.slots
+        borrowed, common = None, self.common.slots
         for key, value in zip(keys, values):
             if key in common and self.common.placed(key, value) is not None:
                 bound.append(value)
@@ -83,7 +83,7 @@ class SharedMemoryTransport(Transport):
             if current is None or current.array is not value:
                 value = np.asarray(value)  # a value on a device is copied to the host
                 if current is None or not (slot.mirror is value or _is_same_memory(value, current.array)):
-                    borrowed = self._borrowed() if borrowed is None else borrowed
+                    borrowed = borrowed or lru_cache(None)(self._borrowed)
                     current = slot.current = self._fitting(current, value.shape, value.dtype, borrowed)
                     copy_into(current.array, value)
                     slot.mirror = None
@@ -98,7 +98,7 @@ class SharedMemoryTransport(Transport):
 
     @point("transport")
     def _spares(self, keys: Keys, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> List[PooledArray]:
-        borrowed, found = self._borrowed(), []
+        borrowed, found = lru_cache(None)(self._borrowed), []
         for key, (shape, dtype) in zip(keys, kinds):
             slot = self._slots[key]
             slot.spare = self._fitting(slot.spare, shape, dtype, borrowed)
@@ -110,12 +110,14 @@ class SharedMemoryTransport(Transport):
         placed: Optional[PooledArray],
         shape: Tuple[int, ...],
         dtype: np.dtype[Any],
-        borrowed: Optional[Set[int]] = None,
+        borrowed: Callable[[], Set[int]],
     ) -> PooledArray:
-        """Return ``placed`` if a value of that shape and dtype can overwrite its array, otherwise a new array."""
-        borrowed = self._borrowed() if borrowed is None else borrowed
+        """Return ``placed`` if a value of that shape and dtype can overwrite its array, otherwise a new array.
+
+        ``borrowed`` searches all variables, so a loop over variables must pass a function that caches its result.
+        """
         if placed is not None and placed.array.shape == shape and placed.array.dtype == dtype:
-            if id(placed.array.base) not in borrowed:
+            if id(placed.array.base) not in borrowed():
                 return placed
         array = self.pool.allocate(shape, dtype)
         return PooledArray.at(array, self.pool.handle(array))
@@ -183,18 +185,19 @@ class SharedMemoryTransport(Transport):
 
     def _current(self, keys: Keys, arrays: Arrays) -> List[Optional[PooledArray]]:
         found: List[Optional[PooledArray]] = []
-        for key, array in zip(keys, arrays):
-            slot = self._slots.get(key)
-            if array is None:
-                found.append(None)
-            elif slot is not None and slot.current is not None and slot.current.array is array:
-                found.append(slot.current)
-            else:
-                placed = self.common.placed(key, array)
+        unbound = []
+        for i, (key, array) in enumerate(zip(keys, arrays)):
+            slot, placed = self._slots.get(key), None
+            if array is not None:
+                is_current = slot is not None and slot.current is not None and slot.current.array is array
+                placed = slot.current if is_current else self.common.placed(key, array)  # type: ignore[union-attr]
                 if placed is None:
-                    self.bind([key], [array])
-                    placed = self._slots[key].current
-                found.append(placed)
+                    unbound.append(i)
+            found.append(placed)
+        if unbound:
+            self.bind([keys[i] for i in unbound], [arrays[i] for i in unbound])
+            for i in unbound:
+                found[i] = self._slots[keys[i]].current
         return found
 
     @point("transport")
@@ -206,7 +209,8 @@ class SharedMemoryTransport(Transport):
         spares = [placed for placed in found if placed is not None]
         if len(spares) < len(found):
             if self.rank == self.root:
-                spares = [self._fitting(placed, *kind) for placed, kind in zip(found, kinds)]
+                borrowed = lru_cache(None)(self._borrowed)
+                spares = [self._fitting(placed, *kind, borrowed) for placed, kind in zip(found, kinds)]
             layout = self._layout(spares if self.rank == self.root else [])
             if self.rank != self.root:
                 spares = [self._mapped(key, layout, i) for i, key in enumerate(keys)]
@@ -216,7 +220,8 @@ class SharedMemoryTransport(Transport):
 
     def share(self, keys: Keys, arrays: Arrays) -> List[np.ndarray[Any, Any]]:
         if self.rank == self.root:
-            offered = [self.common.offered(key, array, self._fitting) for key, array in zip(keys, arrays)]
+            fitting = partial(self._fitting, borrowed=lru_cache(None)(self._borrowed))
+            offered = [self.common.offered(key, array, fitting) for key, array in zip(keys, arrays)]
             self._layout(offered)
             return [placed.array for placed in offered]
         layout = self._layout([])
@@ -447,41 +452,47 @@ class SharedMemoryTransport(Transport):
     def all_gather(self, keys: Keys, arrays: Arrays, name_of: NameOf, on_host: bool = False) -> Pending:
         layout = self._layout(self._current(keys, arrays), n_given=len(keys))
         self._fetch(layout, range(len(keys)))
-        results = []
-        for i, key in enumerate(keys):
+        kinds = []
+        for i in range(len(keys)):
             layout.check([i], name_of, but_lengths=True)
             length = sum([handle.shape[0] for handle in layout.of_ranks(i) if handle is not None])
             shape, dtype = layout.kind(i)
-            result = self.allocate(key, (length,) + shape[1:], dtype)
+            kinds.append(((length,) + shape[1:], dtype))
+        results = [spare.array for spare in self._spares(keys, kinds)]
+        for i, result in enumerate(results):
             join_into(result, layout.arrays(i))
             self._count_read(layout.arrays(i))
-            results.append(result)
         return results
 
     def broadcast(self, keys: Keys, arrays: Arrays, root: int, on_host: bool = False) -> Pending:
         if self.size == 1:  # no other rank reads the arrays in place
             self.barrier.wait()
             return list(arrays)
+        takes = self.common.takes
         if self.rank == root:
-            given: List[Optional[PooledArray]] = []
-            for key, array in zip(keys, arrays):
-                if self.common.takes(key, array):
-                    given.append(self.common.offered(key, array, self._fitting))
-                else:
-                    given += self._current([key], [array])
+            fitting = partial(self._fitting, borrowed=lru_cache(None)(self._borrowed))
+            given: List[Optional[PooledArray]] = [
+                self.common.offered(key, array, fitting) if takes(key, array) else None
+                for key, array in zip(keys, arrays)
+            ]
+            own = [i for i, placed in enumerate(given) if placed is None]
+            for i, placed in zip(own, self._current([keys[i] for i in own], [arrays[i] for i in own])):
+                given[i] = placed
             self._layout(given, n_given=len(keys))
             return [None if placed is None else placed.array for placed in given]
-        results = []
         layout = self._layout([])
         self._fetch(layout, range(len(keys)), [rank == root for rank in self.everybody])
-        for i, key in enumerate(keys):
-            value = layout.array(root, i)
-            if self.common.takes(key, value):
-                results.append(self._mapped(key, layout, i).array)
-                continue
-            results.append(self.allocate(key, value.shape, value.dtype))
-            copy_into(results[-1], value)
-            self.traffic.add(value.nbytes, 0)
+        values = [layout.array(root, i) for i in range(len(keys))]
+        results = [
+            self._mapped(key, layout, i).array if takes(key, value) else None
+            for i, (key, value) in enumerate(zip(keys, values))
+        ]
+        own = [i for i, result in enumerate(results) if result is None]
+        spares = self._spares([keys[i] for i in own], [(values[i].shape, values[i].dtype) for i in own])
+        for i, spare in zip(own, spares):
+            results[i] = spare.array
+            copy_into(spare.array, values[i])
+            self.traffic.add(values[i].nbytes, 0)
         return results
 
     def _fetch(self, layout: Layout, positions: Iterable[int], counting: Optional[Sequence[bool]] = None) -> None:

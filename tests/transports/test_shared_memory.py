@@ -115,3 +115,28 @@ def test_exchange_of_notices_larger_than_their_slots(make_world):
     for _ in range(3):
         synk.all_reduce(many, "sum")
     np.testing.assert_array_equal(synk.get_value(2, many[699]), np.full(4, 27.0))
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "all_gather", "all_reduce"])
+def test_a_collective_of_thousands_searches_all_variables_once(make_world, collective):
+    """Whether a variable has borrowed an array's memory depends on all variables, so n searches would take n * n."""
+    session = make_world("threads", 2).session
+    ws = [shared(np.zeros(3)) for _ in range(50)]
+    synk.distribute()
+    transport, searches = session.context.transport, []
+    borrowed = transport._borrowed
+
+    def counted():
+        searches.append(1)
+        return borrowed()
+
+    transport._borrowed = counted
+    try:
+        for _ in range(2):
+            for i, w in enumerate(ws):
+                w.set_value(np.full(3, float(i)))
+            getattr(synk, collective)(ws)
+    finally:
+        transport._borrowed = borrowed
+    assert 0 < len(searches) <= 8  # two for each collective, and for what sends the program's values
+    assert [w.get_value()[0] for w in ws] == [float(i) for i in range(50)]
