@@ -125,11 +125,10 @@ class _Division:
         return [one for one in self._inputs([root]) if not _is_scalar(one)]
 
     def _wanted(self) -> List[Any]:
-        """Return what must also be computed whole to get the parts of the roots."""
+        """Return what must also be computed whole to get the roots in parts."""
         return [need for need in map(self._needed_for, self._inputs(self._roots)) if need not in self.whole]
 
     def _needed_for(self, variable: Any) -> Any:
-        """Return what must be computed whole to get a part of a value."""
         if self._is_reduced(variable) and not _is_scalar(variable) and variable not in self.whole:
             return variable.owner.inputs[variable.owner.outputs.index(variable)]
         return variable
