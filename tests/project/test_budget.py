@@ -22,7 +22,7 @@ BUDGET = {
     "memory/": 1148,
     "sync/": 1129,
     "runtime/": 1870,
-    "transports/": 1705,
+    "transports/": 1713,
     "cluster/": 2180,
     "processes/": 876,
     "program/": 1046,
