@@ -28,7 +28,7 @@ from ..runtime.registry import FunctionEntry, Origin, Replicas, SharedEntry
 from ..trace import point
 from ..transports.base import Pending
 
-#: Minimum size in bytes of pickled functions after whose loading freed memory is returned to the kernel.
+#: Minimum size in bytes of pickled functions; loading them frees so much memory that it is returned to the kernel.
 TRIM_FROM_BYTES = 1 << 20
 
 

@@ -1,4 +1,7 @@
-"""Compiled functions that are sent to another process: modes, profiles, operations of ``__main__``, large graphs."""
+"""Compiled functions that are sent to another process: modes, profiles, operations of ``__main__``, large graphs.
+
+Modules: `slim_pickles`.
+"""
 
 import sys
 
