@@ -74,10 +74,10 @@ def python():
     return mpi_module.find("openmpi").python
 
 
-def srun(python, *program, n_hosts=N_HOSTS, n_cores=2, options=(), mpi="pmix"):
+def srun(python, *program, n_hosts=N_HOSTS, n_cores=2, options=()):
     """Return a command that starts a program with one process on each host."""
     cores = [f"--cpus-per-task={n_cores}"] if n_cores else []
-    first = ["srun", f"--mpi={mpi}", "-N", n_hosts, "--ntasks-per-node=1", *cores, *options]
+    first = ["srun", "--mpi=pmix", "-N", n_hosts, "--ntasks-per-node=1", *cores, *options]
     return [str(each) for each in [*first, python, *program]]
 
 
@@ -144,20 +144,6 @@ def test_a_signal_and_the_time_limit(slurm, python):
     assert slurm.run(["scontrol", "update", f"JobId={number}", "EndTime=now"])[0] == 0  # instead of waiting a minute
     said, _ = process.communicate(timeout=90)
     assert b"TIME LIMIT" in said and process.returncode != 0
-
-
-def test_srun_with_pmi2(slurm):
-    """MPICH may publish more bytes than Slurm accepts; then MPI does not start, `fork` says so, and nothing remains."""
-    if mpi_module.lacking("mpich"):
-        pytest.skip(mpi_module.lacking("mpich"))
-    command = srun(mpi_module.find("mpich").python, "-m", "synkhronos", "train.py", mpi="pmi2")
-    for _ in range(6):
-        status, said = slurm.run(command)
-        if status == 0:
-            assert expected(N_HOSTS) in said.splitlines(), said
-            return
-        assert "MPI" in said, said
-    pytest.fail(f"MPI has not started once in six trials: {said}")
 
 
 def test_the_wrong_interface(slurm):
