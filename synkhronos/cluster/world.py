@@ -129,6 +129,8 @@ class World:
 
     def end_launcher(self, pid: int) -> None:
         """Wait for the launcher to exit after the program; end it if it still waits for unreachable hosts."""
+        if self.place.started_by != "PMI" and os.fork():
+            return  # a thread of Open MPI ends this process when the launcher disconnects; the child lacks the thread
         until = time.monotonic() + LAUNCHER_TIMEOUT_S
         while _name_and_parent(pid)[0] in LAUNCHERS:
             if time.monotonic() < until:
