@@ -145,6 +145,8 @@ class _Bridge:
         take_default_signals()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._loop.watch(self.socket, self._serve)
+        with suppress(SynkhronosError, ArgumentError):  # `hosts` raises it again
+            self._meet()  # now, because the other hosts wait for this host, and not forever
         try:
             while self._goes_on and os.getppid() == self.master:
                 self._turn(PARENT_CHECK_S)

@@ -8,10 +8,12 @@ import signal
 import socket
 import sys
 import time
+from contextlib import ExitStack
 from typing import Any, Optional, Sequence, Tuple
 
 from ..errors import ArgumentError, StateError, SynkhronosError
 from ..host.interfaces import interfaces
+from ..processes.child_process import ChildProcess
 from ..sync.rendezvous import Rendezvous
 from . import environment
 from .environment import ProcessPlace
@@ -20,6 +22,7 @@ from .mpi_thread import MpiThread
 #: Process names of MPI launchers, which start the program on the hosts.
 LAUNCHERS = ("prterun", "prted", "mpirun", "mpiexec", "orterun", "orted", "mpiexec.hydra", "hydra_pmi_proxy")
 
+START_TIMEOUT_S = 120.0  # time limit for MPI to start; it waits for all hosts
 LAUNCHER_TIMEOUT_S = 2.0  # time limit for the launcher to exit by itself after the program
 
 
@@ -75,13 +78,15 @@ class World:
                     f"{self.place.started_by} has started this program on several hosts, which requires mpi4py "
                     f'({error}): pip install "mpi4py>=4.1"'
                 ) from error
-            MPI.Init_thread(MPI.THREAD_MULTIPLE)
-            comm = MPI.COMM_WORLD
-            wrong = environment.wrong_world(self.place, comm.Get_size())
-            try:
-                there = comm.allgather((comm.Split_type(MPI.COMM_TYPE_SHARED).Get_size(), host, reason))
-            except MPI.Exception as error:
-                there = [(1, host, reason or f"MPI cannot connect the hosts: {error}; {self.remedy()}")]
+            with ExitStack() as started:
+                started.callback(ChildProcess("the watchdog of MPI", self._watch).end)
+                MPI.Init_thread(MPI.THREAD_MULTIPLE)
+                comm = MPI.COMM_WORLD
+                wrong = environment.wrong_world(self.place, comm.Get_size())
+                try:
+                    there = comm.allgather((comm.Split_type(MPI.COMM_TYPE_SHARED).Get_size(), host, reason))
+                except MPI.Exception as error:
+                    there = [(1, host, reason or f"MPI cannot connect the hosts: {error}; {self.remedy()}")]
             for local_size, host, reason in there:
                 place = self.place._replace(local_size=local_size)
                 wrong = wrong or (f"host {host}: {reason}" if reason else environment.refusal(place, os.environ, host))
@@ -89,6 +94,16 @@ class World:
         if self._wrong:
             raise SynkhronosError(self._wrong)
         return self._comm
+
+    def _watch(self, starting: socket.socket, process: int) -> None:
+        """Kill a process whose MPI does not start in time; it may wait in C, and hold the interpreter's lock."""
+        starting.settimeout(START_TIMEOUT_S)
+        try:
+            starting.recv(1)  # until the process closes its end, or ends
+        except socket.timeout:
+            reason = f"MPI did not start within {START_TIMEOUT_S:g} s on all hosts: {self.remedy()}"
+            print(f"synkhronos: host {socket.gethostname()}: {reason}", file=sys.stderr, flush=True)
+            os.kill(process, signal.SIGKILL)
 
     def courier(self) -> Optional[MpiThread]:
         """Return the MPI thread for large arrays; None without MPI. All hosts call this after the rendezvous."""

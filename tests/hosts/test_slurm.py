@@ -74,10 +74,10 @@ def python():
     return mpi_module.find("openmpi").python
 
 
-def srun(python, *program, n_hosts=N_HOSTS, n_cores=2, options=()):
+def srun(python, *program, n_hosts=N_HOSTS, n_cores=2, options=(), mpi="pmix"):
     """Return a command that starts a program with one process on each host."""
     cores = [f"--cpus-per-task={n_cores}"] if n_cores else []
-    first = ["srun", "--mpi=pmix", "-N", n_hosts, "--ntasks-per-node=1", *cores, *options]
+    first = ["srun", f"--mpi={mpi}", "-N", n_hosts, "--ntasks-per-node=1", *cores, *options]
     return [str(each) for each in [*first, python, *program]]
 
 
@@ -144,6 +144,23 @@ def test_a_signal_and_the_time_limit(slurm, python):
     assert slurm.run(["scontrol", "update", f"JobId={number}", "EndTime=now"])[0] == 0  # instead of waiting a minute
     said, _ = process.communicate(timeout=90)
     assert b"TIME LIMIT" in said and process.returncode != 0
+
+
+def test_srun_with_pmi2(slurm):
+    """MPICH may publish more bytes than Slurm accepts; then MPI does not start, and the job ends with an error."""
+    if mpi_module.lacking("mpich"):
+        pytest.skip(mpi_module.lacking("mpich"))
+    folder = os.path.join(slurm.folder, "limited")
+    os.mkdir(folder)
+    with open(os.path.join(folder, "sitecustomize.py"), "w") as file:
+        file.write("import synkhronos.cluster.world\nsynkhronos.cluster.world.START_TIMEOUT_S = 20.0\n")
+    above = os.pathsep.join([folder, slurm.variables["PYTHONPATH"]])
+    command = srun(mpi_module.find("mpich").python, "train.py", mpi="pmi2")
+    status, said = slurm.run(["env", f"PYTHONPATH={above}", *command], timeout=100)
+    if status:
+        assert "MPI may have ended it, with a message of its own" in said, said
+    else:
+        assert expected(N_HOSTS) in said.splitlines(), said
 
 
 def test_the_wrong_interface(slurm):
