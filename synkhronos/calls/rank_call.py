@@ -41,8 +41,10 @@ class Change:
     def __call__(self) -> None:
         set_all(self._entries, self._news)
         for entry, value, own in self._laid:
-            self._transport.swap_in(entry.key, value)
-            if own is not None:
+            if own is None:
+                self._transport.swap_in(entry.key, value)
+            else:  # the slot in this rank's memory stays, because it may be a deposit
+                self._transport.common.swap_in(entry.key, value)
                 copy_into(own, value)
             entry.common = value if own is None else None
 

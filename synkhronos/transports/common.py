@@ -33,21 +33,26 @@ ALIGNMENT = 64  #: In elements: ranks write parts that begin at multiples of it,
 
 
 class CommonSlot:
-    """The current and the spare array of a variable; ``coming`` is a new array that the next commit makes current."""
+    """The current and the spare array of a variable; ``coming`` is a new array that the next commit makes current.
 
-    __slots__ = ("current", "spare", "coming")
+    If dead ranks are replaced, ``kept`` is the array that was current when the command began. The command may be
+    repeated from it, so a command with several commits also uses a ``third`` array.
+    """
+
+    __slots__ = ("current", "spare", "coming", "kept", "third")
 
     def __init__(self) -> None:
         self.current: Optional[PooledArray] = None
         self.spare: Optional[PooledArray] = None
         self.coming: Optional[PooledArray] = None
+        self.kept: Optional[PooledArray] = None
+        self.third: Optional[PooledArray] = None
 
 
 class CommonMemory:
     """One rank's record of the common memory; the ``slots`` of all ranks describe the same arrays.
 
-    Only variables are common, and only while it ``is_open``: not with a single rank, several hosts, devices, or
-    replacement of dead ranks.
+    Only variables are common, and only while it ``is_open``: not with a single rank, several hosts, or devices.
     """
 
     def __init__(self, is_open: bool) -> None:
@@ -80,6 +85,8 @@ class CommonMemory:
     def spare(self, key: Key, shape: Tuple[int, ...], dtype: Any) -> Optional[PooledArray]:
         """Return the spare array of a key if it fits; equal on all ranks."""
         slot = self.slots.setdefault(key, CommonSlot())
+        if slot.spare is slot.kept:
+            slot.spare, slot.third = slot.third, None
         fits = slot.spare is not None and slot.spare.array.shape == shape and slot.spare.array.dtype == dtype
         return slot.spare if fits else None
 
@@ -92,18 +99,52 @@ class CommonMemory:
         slot.coming = PooledArray.at(attach(handle), handle)
         return slot.coming
 
+    def found(self, key: Key, result: Any) -> Optional[PooledArray]:
+        """Return the array in common memory that is a result, which may be current, or only after the next commit."""
+        slot = self.slots.get(key)
+        arrays = () if slot is None else (slot.current, slot.spare, slot.coming)
+        return next((placed for placed in arrays if placed is not None and placed.array is result), None)
+
     def swap_in(self, key: Key, result: Any) -> bool:
         """Make a result current if it is common memory; return whether it is. An interrupt may repeat this call."""
-        slot = self.slots.get(key)
-        if slot is None:
+        after = self.found(key, result)
+        if after is None:
             return False
-        for after in (slot.current, slot.spare, slot.coming):
-            if after is not None and after.array is result:
-                if after is not slot.current:
-                    slot.spare, slot.current = slot.current, after
-                slot.coming = None
-                return True
-        return False
+        slot = self.slots[key]
+        if after is not slot.current:
+            slot.spare, slot.current = slot.current, after
+        slot.coming = None
+        return True
+
+    def keep(self, keys: Iterable[Key]) -> None:
+        """Keep the current arrays until `release`, because a command may be repeated from them; equal on all ranks."""
+        for key in keys:
+            if key in self.slots and key not in self._apart:
+                self.slots[key].kept = self.slots[key].current
+
+    def release(self, keys: Iterable[Key], undo: bool) -> None:
+        """End `keep`; with ``undo``, make the kept arrays current again. An interrupt may repeat this call."""
+        for slot in [self.slots[key] for key in keys if key in self.slots]:
+            kept = slot.kept
+            if kept is not None and undo and kept is not slot.current:
+                slot.spare, slot.current = slot.current, kept
+            elif kept is not None and kept is not slot.current and kept is not slot.spare:
+                slot.third = kept
+            slot.kept = None
+
+    def saved(self) -> Tuple[Dict[Key, Handle], Set[Key]]:
+        """Return what a rank that replaces a dead one must know; called on the root, after a command was undone."""
+        arrays = {key: slot.kept or slot.current for key, slot in self.slots.items()}
+        return {key: placed.handle for key, placed in arrays.items() if placed is not None}, set(self._apart)
+
+    def restore(
+        self, saved: Tuple[Dict[Key, Handle], Set[Key]], attach: Callable[[Handle], np.ndarray[Any, Any]]
+    ) -> None:
+        """Restore the record on a replacement, from what `saved` returned."""
+        handles, self._apart = saved
+        for key, handle in handles.items():
+            slot = self.slots[key] = CommonSlot()
+            slot.current = PooledArray.at(attach(handle), handle)
 
     def keep_apart(self, key: Key) -> None:
         """Give each rank its own memory for a variable from now on; this rank's value is elsewhere, or not yet set."""
@@ -113,7 +154,7 @@ class CommonMemory:
     def forget(self, things: Collection[Key]) -> None:
         """Forget the keys that begin with any of these; `SPARES` stands for the spare arrays of all keys."""
         for slot in self.slots.values() if SPARES in things else ():
-            slot.spare = slot.coming = None
+            slot.spare = slot.coming = slot.third = None
         for key in beginning_with(things, [*self.slots, *self._apart]):
             self.slots.pop(key, None)
             self._apart.discard(key)

@@ -27,6 +27,7 @@ from synkhronos.sync.barrier import Barrier
 from synkhronos.sync.control_block import ControlBlock
 from synkhronos.sync.host_relay import LeaderRelay, RootRelay
 from synkhronos.sync.link import Link
+from synkhronos.transports.common import CommonMemory
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 
 #: By name: the owners and the name of a function, and its lines with their wrong replacements.
@@ -149,7 +150,7 @@ PLANTS = {
     ),
     "a deposit that is overwritten before the commit": (
         [Deposits],
-        "_staged_copy",
+        "_stage_copy",
         {
             "spare = self._transport.allocate(": "old = self._transport.current(_key(entry.number, entry.on_device))\n"
             "    spare = old if old is not None and old.shape == value.shape else self._transport.allocate("
@@ -164,6 +165,46 @@ PLANTS = {
         [Rejoin],
         "run",
         {"deposits.restore(even_kept=True)": "pass"},
+    ),
+    "a step that overwrites the values from before its command": (
+        [CommonMemory],
+        "spare",
+        {"if slot.spare is slot.kept:": "if slot.spare is None:"},
+    ),
+    "common memory that is not made current again": (
+        [CommonMemory],
+        "release",
+        {"and undo and": "and not undo and"},
+    ),
+    "a replacement that maps the spare array": (
+        [CommonMemory],
+        "saved",
+        {"slot.kept or slot.current": "slot.spare or slot.current"},
+    ),
+    "a replacement that maps the array of a step": (
+        [CommonMemory],
+        "saved",
+        {"slot.kept or slot.current": "slot.current"},
+    ),
+    "a replacement that keeps nothing apart": (
+        [CommonMemory],
+        "restore",
+        {"handles, self._apart = saved": "handles, _ = saved"},
+    ),
+    "survivors that remember the spare arrays": (
+        [Rejoin],
+        "run",
+        {", SPARES})": "})"},
+    ),
+    "new values that are current before the last arrival": (
+        [Transaction],
+        "commit",
+        {"self.transport.agree(label)": "[change() for change in changes] and self.transport.agree(label)"},
+    ),
+    "a deposit in a rank's own memory that is freed too early": (
+        [Deposits],
+        "restore",
+        {"self._own.get(entry.number)": "self._transport.current(_key(entry.number, entry.on_device))"},
     ),
     "a dead rank's memory that is released": (
         [Healing],
