@@ -40,6 +40,7 @@ class Deposits:
 
     def __init__(self, pool: Pool, transport: SharedMemoryTransport, is_root: bool) -> None:
         self._pool, self._transport, self._is_root = pool, transport, is_root
+        transport.common.is_open &= len(transport.near) == transport.size  # the rank with the memory must not die
         self.pending: Dict[int, Deposit] = {}
         self._entries: Sequence[SharedEntry] = ()  # variables that the command in progress may change
         self._keeps = False

@@ -1,4 +1,4 @@
-"""Common memory: one copy of a variable that all ranks have alike, in the root's pool; every rank maps it.
+"""Common memory: one copy per host of a variable that all ranks have alike, in one rank's pool; all its ranks map it.
 
 ::
 
@@ -8,8 +8,9 @@
     own           [current]  [spare]              rank 1's own memory, e.g. after ``set_value(rank=1)``
     kept apart    --                              each rank's own memory, because a function updates it in place
 
-No rank writes to the current array, and the program never receives it: it gets a copy (`SharedEntry.unshare`). All
-ranks change their slots in the same commits, so that they agree on whether a spare array fits.
+The memory is in the root's pool and, on every other host, in its first rank's. No rank writes to the current array, and
+the program never receives it: it gets a copy (`SharedEntry.unshare`). All ranks change their slots in the same commits,
+so that they agree on whether a spare array fits.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ class CommonSlot:
 
 
 class CommonMemory:
-    """One rank's record of the common memory; the ``slots`` of all ranks describe the same arrays.
+    """One rank's record of the common memory; the ``slots`` of a host's ranks describe the same arrays.
 
-    Only variables are common, and only while it ``is_open``: not with a single rank, several hosts, or devices.
+    Only variables are common, and only while it ``is_open``: not with a single rank, or devices. On several hosts, all
+    hosts use their spare arrays in the same commands, because `offered` ``always_copies``.
     """
 
     def __init__(self, is_open: bool) -> None:
-        self.is_open = is_open
+        self.is_open, self.always_copies = is_open, False
         self.slots: Dict[Key, CommonSlot] = {}
         self._apart: Set[Key] = set()
 
@@ -71,12 +73,12 @@ class CommonMemory:
         return slot.current if slot is not None and slot.current is not None and slot.current.array is array else None
 
     def offered(self, key: Key, array: Any, fitting: Callable[..., PooledArray]) -> PooledArray:
-        """On the root, return common memory that contains the array's values; they are copied if necessary.
+        """On the rank with the memory, return an array that contains the given values, which are copied if necessary.
 
         ``fitting`` is `SharedMemoryTransport._fitting`.
         """
         found = self.placed(key, array)
-        if found is None:
+        if found is None or self.always_copies:
             slot = self.slots.setdefault(key, CommonSlot())
             found = slot.spare = fitting(slot.spare, array.shape, array.dtype)
             copy_into(found.array, array)
@@ -91,7 +93,7 @@ class CommonMemory:
         return slot.spare if fits else None
 
     def mapped(self, key: Key, handle: Handle, attach: Callable[[Handle], np.ndarray[Any, Any]]) -> PooledArray:
-        """On the other ranks, return an array of the root; a known array is the same object."""
+        """Return an array of the rank with the memory; a known array is the same object."""
         slot = self.slots.setdefault(key, CommonSlot())
         for known in (slot.current, slot.spare):
             if known is not None and known.handle == handle:

@@ -233,6 +233,8 @@ PLANTS = {
     ),
 }
 
+ALONE = "a host that commits alone"
+
 #: The same, of the protocol between hosts.
 PLANTS_OVER_HOSTS = {
     "a leader that continues without a notice": (
@@ -334,6 +336,23 @@ PLANTS_OVER_HOSTS = {
         [Link],
         "receive",
         {"        if is_last:\n": "        self._n_processed = needed\n        if is_last:\n"},
+    ),
+    ALONE: (
+        [Transaction],
+        "commit",
+        {
+            "self.transport.agree(label)": "self.transport.home == self.transport.root or [change() for change in changes]\n            self.transport.agree(label)"
+        },
+    ),
+    "the root's host alone does not use its spare array": (
+        [CommonMemory],
+        "offered",
+        {"or self.always_copies": ""},
+    ),
+    "parts of all ranks instead of the host's": (
+        [SharedMemoryTransport],
+        "part",
+        {"part_of(size, self.near.index(self.rank), len(self.near))": "part_of(size, self.rank, self.size)"},
     ),
     "a replaced leader without the command": (
         [RootRelay],

@@ -52,14 +52,17 @@ def places(world, variable):
 
 
 def assert_one(world, variable, value):
-    """Check that all ranks have this value in the same memory."""
+    """Check that all ranks of a host have this value in the same memory."""
     found = places(world, variable)
-    assert len(set(found)) == 1 and found[0] is not None
+    for ranks in world.session.hosts.ranks:
+        assert len({found[rank] for rank in ranks}) == 1 and found[ranks[0]] is not None
     for got in world.values(variable):
         np.testing.assert_array_equal(got, value)
 
 
-@pytest.fixture(params=[("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
+@pytest.fixture(
+    params=[("threads", 3, 1), ("fork", 2, 0), ("2 uneven hosts", 3, 1), ("3 hosts", 4, 0)], ids="{0[0]}-{0[1]}".format
+)
 def world(request, make_world):
     return make_world(*request.param)
 
