@@ -17,7 +17,6 @@ from ..runtime.failures import add_note
 from ..runtime.registry import Origin, SharedEntry, set_all
 from ..selection import moved
 from ..trace import point
-from ..transports.common import part_of
 from .division import Division, check_written
 from .plan import CallPlan, RankPlan
 
@@ -41,8 +40,10 @@ class Change:
     def __call__(self) -> None:
         set_all(self._entries, self._news)
         for entry, value, own in self._laid:
-            self._transport.swap_in(entry.key, value)
-            if own is not None:
+            if own is None:
+                self._transport.swap_in(entry.key, value)
+            else:  # the slot in this rank's memory stays, because it may be a deposit
+                self._transport.common.swap_in(entry.key, value)
                 copy_into(own, value)
             entry.common = value if own is None else None
 
@@ -61,7 +62,7 @@ class Change:
         kinds = [(shape, news[i].dtype) for i, shape in zip(chosen, shapes)]
         laid = []
         for i, spare in zip(chosen, transport.common_spares([entries[i].key for i in chosen], kinds)):
-            begin, end = part_of(spare.size, transport.rank, transport.size)
+            begin, end = transport.part(spare.size)
             part = news[i] if divided[i] else news[i].reshape(-1)[begin:end]
             copy_into(spare.reshape(-1)[begin:end], part)
             own = None if takes(entries[i].key, spare) else np.empty_like(spare)
@@ -296,7 +297,7 @@ class CollectivesOfCall(RowsOfCall):
         return call
 
     def part(self, size: int) -> Tuple[int, int]:
-        return part_of(size, self.context.rank, self.context.size) if self.plan.divides else (0, size)
+        return self.context.transport.part(size) if self.plan.divides else (0, size)
 
     def reduce_parts(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         if not self.plan.divides:
@@ -305,13 +306,13 @@ class CollectivesOfCall(RowsOfCall):
 
     def combine_parts(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         if self.plan.divides:
-            return self.all_reduce(number, op, arrays, is_weighted=False)
+            return self.all_reduce(number, op, arrays, of_parts=True)
         self.prepared.bytes_inside[self.plan.number, number] = 0
         return super().combine_parts(number, op, arrays)
 
     @point("collective")
     def all_reduce(
-        self, number: int, op: ReduceOp, arrays: Sequence[Any], reduce: Any = None, is_weighted: bool = True
+        self, number: int, op: ReduceOp, arrays: Sequence[Any], reduce: Any = None, of_parts: bool = False
     ) -> List[Any]:
         function, context, nbytes = self.plan.number, self.context, 0
         traffic = context.transport.traffic
@@ -320,7 +321,7 @@ class CollectivesOfCall(RowsOfCall):
             ("function", function, number, op.name),
             arrays,
             op,
-            self.weights if is_weighted else None,
+            context.transport.weights_of_parts if of_parts else self.weights,
             lambda: f"all_reduce {number} ({op}) inside function {self.plan.name}",
         )
         traffic.end("ops.all_reduce", begun)

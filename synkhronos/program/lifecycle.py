@@ -181,8 +181,8 @@ def fork(
         names = None if by_host is None else [name for of_host in by_host for name in of_host]
         counts = [len(of_host) for of_host in by_host] if by_host else _ranks_by_host(there, n_ranks)
     size, hosts = sum(counts), _hosts(there, counts)
-    if settings["shard_updates"] and (hosts.are_several or deaths or devices is not None or names):
-        expected = "None or False, because ranks with devices, heal or several hosts have no common memory"
+    if settings["shard_updates"] and (hosts.are_several and deaths or devices is not None or names):
+        expected = "None or False, because there is no common memory with devices, or with heal on several hosts"
         raise ArgumentValueError("shard_updates", expected, "True")
     n_near = counts[0]
     if not 0 <= root < n_near:

@@ -26,8 +26,8 @@ class Options(NamedTuple):
         Whether every rank writes a cProfile file, ``synkhronos_rank_<r>.prof``, to the working directory at `close`.
     shard_updates : bool, optional
         Whether each rank computes only its part of the elements of large updates in exact functions. The default is
-        True in sessions on one host without devices and ``heal``, else False. An explicit True raises an error in other
-        sessions. `Function.sharding` shows which updates are divided; see *Common memory* in :doc:`design`.
+        True unless there are devices, or several hosts and ``heal``. An explicit True raises an error in such sessions.
+        `Function.sharding` shows which updates are divided; see *Common memory* in :doc:`design`.
 
     Examples
     --------

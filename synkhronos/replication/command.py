@@ -27,6 +27,7 @@ from ..runtime.context import RankContext
 from ..runtime.registry import FunctionEntry, Origin, Replicas, SharedEntry
 from ..trace import point
 from ..transports.base import Pending
+from ..transports.common import SPARES
 
 #: Minimum size in bytes of pickled functions; loading them frees so much memory that it is returned to the kernel.
 TRIM_FROM_BYTES = 1 << 20
@@ -105,7 +106,9 @@ class Distribute(Command):
         for entry in apart:
             if entry.number not in registry.shareds:  # (if the command fails, its new variables are forgotten)
                 common.keep_apart(entry.key)
-        copies = [(entry, entry.cell[0].copy()) for entry in apart if entry.common is entry.cell[0] is not None]
+        for entry in apart:
+            if entry.common is entry.cell[0] is not None:
+                others.append((entry, entry.cell[0].copy(), Origin.MOVED))
         arrays = context.transport.broadcast(
             [entry.key for entry in dense], [source.value(entry.number) for entry in dense], context.root
         )
@@ -118,11 +121,9 @@ class Distribute(Command):
 
         def add() -> None:
             registry.add([held[item.number] for item in self.shareds], functions)
-            for entry, copy in copies:
-                entry.set(copy, Origin.MOVED)
-                entry.common = None
             for entry in apart:
                 common.keep_apart(entry.key)
+                entry.common = None
 
         context.transaction.commit_values(dense, arrays, add, others=others, same=True)
 
@@ -137,7 +138,8 @@ def keep_borrowed(entries: Sequence[SharedEntry], arrays: Pending) -> None:
 class Rejoin(Command):
     """Restore functions, variables and values on replaced ranks; on all other ranks, undo unfinished changes.
 
-    ``held`` maps a replaced rank to the saved values of its variables; ``kept`` are the states of features.
+    ``held`` maps a replaced rank to the saved values of its variables; ``kept`` are the states of features, and
+    ``common`` is the record of common memory.
     """
 
     title = "restoration of a replaced rank"
@@ -149,19 +151,23 @@ class Rejoin(Command):
         functions: Sequence[FunctionItem],
         held: Mapping[int, Mapping[int, Any]],
         kept: Mapping[Any, Any],
+        common: Any,
         place: ImportPaths,
     ) -> None:
         self.shareds, self.items, self.held, self.kept = list(shareds), list(functions), held, kept
-        self.place = place
+        self.common, self.place = common, place
 
     def run(self, context: RankContext) -> None:
         deposits, registry = context.transaction.deposits, context.registry
         assert deposits is not None
         deposits.restore(even_kept=True)
-        context.transport.forget({("function",)})  # collectives in functions keep state that all ranks create together
+        # collectives in functions, and common memory, have state that all ranks create together
+        context.transport.forget({("function",), SPARES})
         if context.rank not in self.held:
             return
         self.place.enter()
+        common = context.transport.common
+        common.restore(self.common, context.pools.here)
         source = registry.replicas = ReplicaBuilder(context)
         found: Dict[int, SharedEntry] = {}
         for item in self.shareds:
@@ -169,7 +175,9 @@ class Rejoin(Command):
             if item.storage_of is None:
                 deposit = self.held[context.rank][item.number]
                 value = deposits.restored(item.number, deposit, item.on_device)
-            found[item.number], _ = source.shared(item, found, context.rank, context.size, value)
+            entry, _ = source.shared(item, found, context.rank, context.size, value)
+            entry.common = None if common.placed(entry.key, value) is None else value
+            found[item.number] = entry
         registry.add(found.values(), ())
         functions: List[FunctionEntry] = []
         for some in self.items:

@@ -9,6 +9,7 @@ deposit is never overwritten: functions work on copies, and new values are stage
           ends      copy          [current]  [spare := copy]           current
           commit    copy          [spare  ]  [current]                 the new current
 
+The current array in common memory (`transports.common`) is a deposit of all ranks, which no command overwrites.
 Values on a device are copied to the rank's memory before each commit. After a death, all ranks can therefore return
 to the state before the command and repeat it. The master, whose death ends the session, keeps old values instead.
 """
@@ -39,13 +40,15 @@ class Deposits:
 
     def __init__(self, pool: Pool, transport: SharedMemoryTransport, is_root: bool) -> None:
         self._pool, self._transport, self._is_root = pool, transport, is_root
-        transport.common.is_open = False  # a rank's deposits are in its own memory
+        transport.common.is_open &= len(transport.near) == transport.size  # the rank with the memory must not die
         self.pending: Dict[int, Deposit] = {}
         self._entries: Sequence[SharedEntry] = ()  # variables that the command in progress may change
         self._keeps = False
         self._staged: List[Any] = []
         self._pickled: Dict[int, bytes] = {}  # deposits, or copies on the master, of values without a slot
         self._aside: Dict[int, Tuple[Any, Any]] = {}  # on the master: each array and its copy
+        self._common: Dict[int, Any] = {}  # values in common memory when the command began
+        self._own: Dict[int, Any] = {}  # deposits in this rank's memory when the command began
 
     @classmethod
     def of(cls, context: Any) -> Deposits:
@@ -61,12 +64,16 @@ class Deposits:
 
         With ``keeps``, an error leaves the new values in place, and only a death undoes the command.
         """
-        if self._is_root:
-            for entry in entries:
+        common = self._transport.common
+        common.keep([entry.key for entry in entries])
+        for entry in entries:
+            value = entry.cell[0]
+            if common.placed(entry.key, value) is not None:
+                self._common[entry.number] = value
+            elif self._is_root:
                 self._put_aside(entry)
-        else:
-            for entry in entries:
-                value = entry.cell[0]
+            else:
+                self._own[entry.number] = self._transport.current(_key(entry.number, entry.on_device))
                 if isinstance(value, np.ndarray) and self._pool.owns(value):
                     entry.set(value.copy(), Origin.MOVED)
         self._entries, self._keeps = entries, keeps
@@ -103,21 +110,23 @@ class Deposits:
         """Copy values, by default the changed ones, into memory next to their deposits; must precede the commit."""
         if self._is_root:
             return
-        staged = []
+        self._staged = []
         for entry in self._entries if entries is None else entries:
-            value = entry.cell[0]
-            if entry.on_device or _is_dense(value) and value.flags.c_contiguous:
-                staged.append((entry, value, self._staged_copy(entry, value)))
+            placed = self._transport.common.placed(entry.key, entry.cell[0])
+            if placed is None:
+                self._stage_copy(entry, entry.cell[0])
             else:
-                self.pending[entry.number] = dump(value)
-        self._staged = staged
+                self.pending[entry.number] = placed.handle
 
-    def _staged_copy(self, entry: SharedEntry, value: Any) -> np.ndarray[Any, Any]:
-        value = entry.engine.to_host(value)
-        spare = self._transport.allocate(_key(entry.number, entry.on_device), value.shape, value.dtype)
-        copy_into(spare, value)
+    def _stage_copy(self, entry: SharedEntry, value: Any) -> None:
+        if not (entry.on_device or _is_dense(value) and value.flags.c_contiguous):
+            self.pending[entry.number] = dump(value)
+            return
+        on_host = entry.engine.to_host(value)
+        spare = self._transport.allocate(_key(entry.number, entry.on_device), on_host.shape, on_host.dtype)
+        copy_into(spare, on_host)
         self.pending[entry.number] = self._pool.handle(spare)
-        return spare
+        self._staged.append((entry, value, spare))
 
     def apply(self) -> None:
         """Replace the deposits with the staged values, once the command's last barrier is decided."""
@@ -131,7 +140,8 @@ class Deposits:
                 self._pickled[number] = deposit
             else:
                 self._pickled.pop(number, None)
-        self._entries = ()
+        self._transport.common.release([entry.key for entry in self._entries], undo=False)
+        self._entries, self._common, self._own = (), {}, {}
 
     def stage_results(
         self, entries: Iterable[SharedEntry], results: Iterable[Any], others: Iterable[Tuple[SharedEntry, Any, Origin]]
@@ -142,22 +152,27 @@ class Deposits:
         """
         if self._is_root:
             return
-        staged = []
+        self._staged = []
         for entry, result in zip(entries, results):
+            placed = self._transport.common.found(entry.key, result)
             if result is not None and entry.on_device:
-                staged.append((entry, result, self._staged_copy(entry, result)))
+                self._stage_copy(entry, result)
             elif result is not None:
-                self.pending[entry.number] = self._pool.handle(result)
+                self.pending[entry.number] = self._pool.handle(result) if placed is None else placed.handle
         for entry, value, _ in others:
-            self.pending[entry.number] = dump(value)
-        self._staged = staged
+            self._stage_copy(entry, value)
 
     def restore(self, even_kept: bool = False) -> None:
         """Restore the values from before an uncommitted command; after ``begin(keeps=True)``, only if ``even_kept``."""
         if self._keeps and not even_kept:
             return
         self._staged = []
+        self._transport.common.release([entry.key for entry in self._entries], undo=True)
         for entry in self._entries:
+            entry.common = self._common.get(entry.number)
+            if entry.common is not None:
+                entry.set(entry.common, Origin.UNDONE)
+                continue
             if entry.number in self._pickled:
                 entry.set(load(self._pickled[entry.number]), Origin.UNDONE)
                 continue
@@ -169,19 +184,24 @@ class Deposits:
                     copy_into(value, copy)
                     entry.set(value, Origin.UNDONE)
                 continue
-            current = self._transport.current(_key(entry.number, entry.on_device))
+            current = self._own.get(entry.number)
+            if current is not None:
+                self._transport.take_over(_key(entry.number, entry.on_device), current)
             if current is not None and entry.on_device:
                 entry.set(entry.engine.to_device(entry.reference(), current), Origin.UNDONE)
             elif current is not None:
                 entry.set(current.copy(), Origin.UNDONE)
                 self._transport.set_mirror(entry.key, entry.cell[0])
-        self._entries = ()  # last, so that after an interrupt everything is restored again
+        # last, so that after an interrupt everything is restored again
+        self._entries, self._common, self._own = (), {}, {}
 
     def restored(self, number: int, deposit: Deposit, on_device: bool) -> Any:
         """Adopt a deposit of this rank's previous process; return its value, which is always on the host."""
         if not isinstance(deposit, Handle):
             self._pickled[number] = deposit
             return load(deposit)
+        if deposit.pool != self._pool.ident:
+            return self._transport.common.slots[_key(number, on_device)].current.array  # type: ignore[union-attr]
         array = self._pool.adopt(deposit)
         self._transport.take_over(_key(number, on_device), array)
         return array

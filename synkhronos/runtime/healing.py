@@ -63,7 +63,8 @@ class Healing:
 
     def ranges(self, rank: int) -> List[Tuple[int, int]]:
         """Return the ranges of a rank's pool that contain deposits."""
-        handles = [each for each in self.deposits_by_rank[rank].values() if isinstance(each, Handle)]
+        found = self.deposits_by_rank[rank].values()
+        handles = [each for each in found if isinstance(each, Handle) and each.pool == rank]
         return [range_of(handle) for handle in handles if math.prod(handle.shape)]
 
     def common_value(self, number: int, pools: Any) -> Any:

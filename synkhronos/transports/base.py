@@ -91,6 +91,8 @@ class Transport(ABC):
 
     traffic: TrafficCounter
     common: CommonMemory
+    #: Weights of the ranks whose parts make up each array once; None if all ranks' parts do.
+    weights_of_parts: Weights = None
     #: Called at the start of each command, in the thread that executes the command.
     prepare_thread: Optional[Callable[[], object]] = None
 
@@ -164,15 +166,19 @@ class Transport(ABC):
         """
 
     def reduce_parts(self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label) -> List[Any]:
-        """Reduce values like `all_reduce_values`; return this rank's `common.part_of` each, as a vector.
+        """Reduce values like `all_reduce_values`; return this rank's `part` of each, as a vector.
 
         Used if the common memory is open. Ranks must meet at a barrier before the next run of this collective, which
         overwrites values and results.
         """
         raise NotImplementedError
 
+    def part(self, size: int) -> Tuple[int, int]:
+        """Return the start and end of the elements that this rank computes for the ranks of its host. Local."""
+        raise NotImplementedError
+
     def share(self, keys: Keys, arrays: Arrays) -> List[np.ndarray[Any, Any]]:
-        """Return the root's arrays in common memory, next to the current arrays; the memory must be open."""
+        """Return arrays, equal on all ranks, in common memory next to the current arrays; the memory must be open."""
         raise NotImplementedError
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Common memory: one copy of a variable that all ranks have alike, in the root's pool; every rank maps it.
+"""Common memory: one copy per host of a variable that all ranks have alike, in one rank's pool; all its ranks map it.
 
 ::
 
@@ -8,8 +8,9 @@
     own           [current]  [spare]              rank 1's own memory, e.g. after ``set_value(rank=1)``
     kept apart    --                              each rank's own memory, because a function updates it in place
 
-No rank writes to the current array, and the program never receives it: it gets a copy (`SharedEntry.unshare`). All
-ranks change their slots in the same commits, so that they agree on whether a spare array fits.
+The memory is in the root's pool and, on every other host, in its first rank's. No rank writes to the current array, and
+the program never receives it: it gets a copy (`SharedEntry.unshare`). All ranks change their slots in the same commits,
+so that they agree on whether a spare array fits.
 """
 
 from __future__ import annotations
@@ -33,25 +34,31 @@ ALIGNMENT = 64  #: In elements: ranks write parts that begin at multiples of it,
 
 
 class CommonSlot:
-    """The current and the spare array of a variable; ``coming`` is a new array that the next commit makes current."""
+    """The current and the spare array of a variable; ``coming`` is a new array that the next commit makes current.
 
-    __slots__ = ("current", "spare", "coming")
+    If dead ranks are replaced, ``kept`` is the array that was current when the command began. The command may be
+    repeated from it, so a command with several commits also uses a ``third`` array.
+    """
+
+    __slots__ = ("current", "spare", "coming", "kept", "third")
 
     def __init__(self) -> None:
         self.current: Optional[PooledArray] = None
         self.spare: Optional[PooledArray] = None
         self.coming: Optional[PooledArray] = None
+        self.kept: Optional[PooledArray] = None
+        self.third: Optional[PooledArray] = None
 
 
 class CommonMemory:
-    """One rank's record of the common memory; the ``slots`` of all ranks describe the same arrays.
+    """One rank's record of the common memory; the ``slots`` of a host's ranks describe the same arrays.
 
-    Only variables are common, and only while it ``is_open``: not with a single rank, several hosts, devices, or
-    replacement of dead ranks.
+    Only variables are common, and only while it ``is_open``: not with a single rank, or devices. On several hosts, all
+    hosts use their spare arrays in the same commands, because `offered` ``always_copies``.
     """
 
     def __init__(self, is_open: bool) -> None:
-        self.is_open = is_open
+        self.is_open, self.always_copies = is_open, False
         self.slots: Dict[Key, CommonSlot] = {}
         self._apart: Set[Key] = set()
 
@@ -66,12 +73,12 @@ class CommonMemory:
         return slot.current if slot is not None and slot.current is not None and slot.current.array is array else None
 
     def offered(self, key: Key, array: Any, fitting: Callable[..., PooledArray]) -> PooledArray:
-        """On the root, return common memory that contains the array's values; they are copied if necessary.
+        """On the rank with the memory, return an array that contains the given values, which are copied if necessary.
 
         ``fitting`` is `SharedMemoryTransport._fitting`.
         """
         found = self.placed(key, array)
-        if found is None:
+        if found is None or self.always_copies:
             slot = self.slots.setdefault(key, CommonSlot())
             found = slot.spare = fitting(slot.spare, array.shape, array.dtype)
             copy_into(found.array, array)
@@ -80,11 +87,13 @@ class CommonMemory:
     def spare(self, key: Key, shape: Tuple[int, ...], dtype: Any) -> Optional[PooledArray]:
         """Return the spare array of a key if it fits; equal on all ranks."""
         slot = self.slots.setdefault(key, CommonSlot())
+        if slot.spare is slot.kept:
+            slot.spare, slot.third = slot.third, None
         fits = slot.spare is not None and slot.spare.array.shape == shape and slot.spare.array.dtype == dtype
         return slot.spare if fits else None
 
     def mapped(self, key: Key, handle: Handle, attach: Callable[[Handle], np.ndarray[Any, Any]]) -> PooledArray:
-        """On the other ranks, return an array of the root; a known array is the same object."""
+        """Return an array of the rank with the memory; a known array is the same object."""
         slot = self.slots.setdefault(key, CommonSlot())
         for known in (slot.current, slot.spare):
             if known is not None and known.handle == handle:
@@ -92,18 +101,52 @@ class CommonMemory:
         slot.coming = PooledArray.at(attach(handle), handle)
         return slot.coming
 
+    def found(self, key: Key, result: Any) -> Optional[PooledArray]:
+        """Return the array in common memory that is a result, which may be current, or only after the next commit."""
+        slot = self.slots.get(key)
+        arrays = () if slot is None else (slot.current, slot.spare, slot.coming)
+        return next((placed for placed in arrays if placed is not None and placed.array is result), None)
+
     def swap_in(self, key: Key, result: Any) -> bool:
         """Make a result current if it is common memory; return whether it is. An interrupt may repeat this call."""
-        slot = self.slots.get(key)
-        if slot is None:
+        after = self.found(key, result)
+        if after is None:
             return False
-        for after in (slot.current, slot.spare, slot.coming):
-            if after is not None and after.array is result:
-                if after is not slot.current:
-                    slot.spare, slot.current = slot.current, after
-                slot.coming = None
-                return True
-        return False
+        slot = self.slots[key]
+        if after is not slot.current:
+            slot.spare, slot.current = slot.current, after
+        slot.coming = None
+        return True
+
+    def keep(self, keys: Iterable[Key]) -> None:
+        """Keep the current arrays until `release`, because a command may be repeated from them; equal on all ranks."""
+        for key in keys:
+            if key in self.slots and key not in self._apart:
+                self.slots[key].kept = self.slots[key].current
+
+    def release(self, keys: Iterable[Key], undo: bool) -> None:
+        """End `keep`; with ``undo``, make the kept arrays current again. An interrupt may repeat this call."""
+        for slot in [self.slots[key] for key in keys if key in self.slots]:
+            kept = slot.kept
+            if kept is not None and undo and kept is not slot.current:
+                slot.spare, slot.current = slot.current, kept
+            elif kept is not None and kept is not slot.current and kept is not slot.spare:
+                slot.third = kept
+            slot.kept = None
+
+    def saved(self) -> Tuple[Dict[Key, Handle], Set[Key]]:
+        """Return what a rank that replaces a dead one must know; called on the root, after a command was undone."""
+        arrays = {key: slot.kept or slot.current for key, slot in self.slots.items()}
+        return {key: placed.handle for key, placed in arrays.items() if placed is not None}, set(self._apart)
+
+    def restore(
+        self, saved: Tuple[Dict[Key, Handle], Set[Key]], attach: Callable[[Handle], np.ndarray[Any, Any]]
+    ) -> None:
+        """Restore the record on a replacement, from what `saved` returned."""
+        handles, self._apart = saved
+        for key, handle in handles.items():
+            slot = self.slots[key] = CommonSlot()
+            slot.current = PooledArray.at(attach(handle), handle)
 
     def keep_apart(self, key: Key) -> None:
         """Give each rank its own memory for a variable from now on; this rank's value is elsewhere, or not yet set."""
@@ -113,7 +156,7 @@ class CommonMemory:
     def forget(self, things: Collection[Key]) -> None:
         """Forget the keys that begin with any of these; `SPARES` stands for the spare arrays of all keys."""
         for slot in self.slots.values() if SPARES in things else ():
-            slot.spare = slot.coming = None
+            slot.spare = slot.coming = slot.third = None
         for key in beginning_with(things, [*self.slots, *self._apart]):
             self.slots.pop(key, None)
             self._apart.discard(key)

@@ -278,7 +278,10 @@ class HostsTransport(SharedMemoryTransport):
         self._over_hosts = HostTransport(hosts, self.rank, self.pool, fetcher)
         self.traffic = TrafficCounter(lambda: fetcher.received, self.rank == self.near[0])
         self._layouts = EagerLayouts(self.pools, self.far, self.traffic.arrive)
-        self.common.is_open = False
+        self.home = self.root if self.root in self.near else self.near[0]
+        self.weights_of_parts = [float(rank in hosts.ranks[0]) for rank in self.everybody]  # equal bits on all hosts
+        self.common.is_open = any(len(ranks) > 1 for ranks in hosts.ranks)
+        self.common.always_copies = True  # so that all hosts write to their spare arrays
 
     def forget(self, things: Collection[Key]) -> None:
         super().forget(things)
@@ -377,6 +380,23 @@ class HostsTransport(SharedMemoryTransport):
         begun = self._over_hosts.begin(layout, (key,), room, arrays, reduction, routes, lent=lent)
         self.traffic.add(*self._over_hosts.finish(begun, lent))
         return lent
+
+    def reduce_parts(
+        self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label
+    ) -> List[np.ndarray[Any, Any]]:
+        whole = self.all_reduce_values(key, arrays, op, weights, label)
+        return [array.reshape(-1)[slice(*self.part(array.size))] for array in whole]
+
+    def _shared(self, keys: Keys, layout: Layout, chosen: Sequence[int]) -> List[np.ndarray[Any, Any]]:
+        """Return the chosen arrays of the root in common memory; the other hosts fetch them once."""
+        is_elsewhere, offered, positions = self.home != self.root, [], list(chosen)
+        if chosen and self.rank == self.home != self.root:
+            self._fetch(layout, chosen, [rank == self.root for rank in self.everybody])
+            offered = self._offered([keys[i] for i in chosen], [layout.array(self.root, i) for i in chosen])
+        elsewhere = self._layout(offered) if chosen else layout
+        if is_elsewhere:
+            layout, positions = elsewhere, list(range(len(chosen)))
+        return [self._mapped(keys[i], layout, j).array for i, j in zip(chosen, positions)]
 
     def _portion_of(self, layout: Layout, n: int, result: Weighting) -> Tuple[Portion, Sequence[int]]:
         """Return this rank's share of what its host receives; if ``layout.is_all_eager``, its own results."""

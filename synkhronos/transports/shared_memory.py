@@ -62,6 +62,7 @@ class SharedMemoryTransport(Transport):
         self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
         self.everybody = range(self.size)
         self.near: Sequence[int] = self.everybody  # the ranks whose memory this rank can write to
+        self.home = self.root  # the rank whose pool contains these ranks' common memory
         self._to_root = (Weighting(destinations=(self.root,)),)
         self._slots: DefaultDict[Key, Slot] = defaultdict(Slot)
         self._values: Dict[Key, ValueBuffers] = {}
@@ -208,28 +209,35 @@ class SharedMemoryTransport(Transport):
         found = [self.common.spare(key, *kind) for key, kind in zip(keys, kinds)]
         spares = [placed for placed in found if placed is not None]
         if len(spares) < len(found):
-            if self.rank == self.root:
+            if self.rank == self.home:
                 borrowed = lru_cache(None)(self._borrowed)
                 spares = [self._fitting(placed, *kind, borrowed) for placed, kind in zip(found, kinds)]
-            layout = self._layout(spares if self.rank == self.root else [])
-            if self.rank != self.root:
+            layout = self._layout(spares if self.rank == self.home else [])
+            if self.rank != self.home:
                 spares = [self._mapped(key, layout, i) for i, key in enumerate(keys)]
             for key, placed in zip(keys, spares):
                 self.common.slots[key].spare = placed
         return [placed.array for placed in spares]
 
+    def part(self, size: int) -> Tuple[int, int]:
+        return part_of(size, self.near.index(self.rank), len(self.near))
+
     def share(self, keys: Keys, arrays: Arrays) -> List[np.ndarray[Any, Any]]:
-        if self.rank == self.root:
-            fitting = partial(self._fitting, borrowed=lru_cache(None)(self._borrowed))
-            offered = [self.common.offered(key, array, fitting) for key, array in zip(keys, arrays)]
-            self._layout(offered)
-            return [placed.array for placed in offered]
-        layout = self._layout([])
+        layout = self._layout(self._offered(keys, arrays) if self.rank == self.home else [])
         return [self._mapped(key, layout, i).array for i, key in enumerate(keys)]
 
+    def _offered(self, keys: Keys, arrays: Arrays) -> List[PooledArray]:
+        """Return arrays in common memory, in this rank's pool."""
+        fitting = partial(self._fitting, borrowed=lru_cache(None)(self._borrowed))
+        return [self.common.offered(key, array, fitting) for key, array in zip(keys, arrays)]
+
+    def _shared(self, keys: Keys, layout: Layout, chosen: Sequence[int]) -> List[np.ndarray[Any, Any]]:
+        """Return the chosen arrays of the root, which its layout lists, in common memory."""
+        return [self._mapped(keys[i], layout, i).array for i in chosen]
+
     def _mapped(self, key: Key, layout: Layout, i: int) -> PooledArray:
-        """Return the root's i-th array, which is in common memory."""
-        handle = layout.handles[self.root][i]
+        """Return the i-th array of the rank that has the common memory."""
+        handle = layout.handles[self.home][i]
         assert handle is not None
         return self.common.mapped(key, handle, self.pools.here)
 
@@ -353,7 +361,7 @@ class SharedMemoryTransport(Transport):
             layout.check(range(len(arrays)), buffers.name)
             parts, own = [], []
             for i, array in enumerate(arrays):
-                begin, end = part_of(array.size, self.rank, self.size)
+                begin, end = self.part(array.size)
                 of_ranks = [part.reshape(-1)[begin:end] for part in layout.arrays(i)]
                 parts.append([None if counting and not counting[rank] else part for rank, part in enumerate(of_ranks)])
                 own.append(np.empty(end - begin, array.dtype))
@@ -468,32 +476,28 @@ class SharedMemoryTransport(Transport):
         if self.size == 1:  # no other rank reads the arrays in place
             self.barrier.wait()
             return list(arrays)
-        takes = self.common.takes
-        if self.rank == root:
-            fitting = partial(self._fitting, borrowed=lru_cache(None)(self._borrowed))
-            given: List[Optional[PooledArray]] = [
-                self.common.offered(key, array, fitting) if takes(key, array) else None
-                for key, array in zip(keys, arrays)
-            ]
-            own = [i for i, placed in enumerate(given) if placed is None]
-            for i, placed in zip(own, self._current([keys[i] for i in own], [arrays[i] for i in own])):
-                given[i] = placed
-            self._layout(given, n_given=len(keys))
-            return [None if placed is None else placed.array for placed in given]
-        layout = self._layout([])
-        self._fetch(layout, range(len(keys)), [rank == root for rank in self.everybody])
+        takes, is_root = self.common.takes, self.rank == root
+        given: List[Optional[PooledArray]] = []
+        if is_root:
+            common = [i for i, (key, array) in enumerate(zip(keys, arrays)) if takes(key, array)]
+            found = dict(zip(common, self._offered([keys[i] for i in common], [arrays[i] for i in common])))
+            own = [i for i in range(len(keys)) if i not in found]
+            found.update(zip(own, self._current([keys[i] for i in own], [arrays[i] for i in own])))  # type: ignore[arg-type]
+            given = [found[i] for i in range(len(keys))]
+        layout = self._layout(given, n_given=len(given))
         values = [layout.array(root, i) for i in range(len(keys))]
-        results = [
-            self._mapped(key, layout, i).array if takes(key, value) else None
-            for i, (key, value) in enumerate(zip(keys, values))
-        ]
-        own = [i for i, result in enumerate(results) if result is None]
+        common = [i for i, (key, value) in enumerate(zip(keys, values)) if takes(key, value)]
+        own = [i for i in range(len(keys)) if i not in common]
+        results = dict(zip(common, self._shared(keys, layout, common)))
+        if is_root:
+            return [None if placed is None else placed.array for placed in given]
+        self._fetch(layout, own, [rank == root for rank in self.everybody])
         spares = self._spares([keys[i] for i in own], [(values[i].shape, values[i].dtype) for i in own])
         for i, spare in zip(own, spares):
             results[i] = spare.array
             copy_into(spare.array, values[i])
             self.traffic.add(values[i].nbytes, 0)
-        return results
+        return [results[i] for i in range(len(keys))]
 
     def _fetch(self, layout: Layout, positions: Iterable[int], counting: Optional[Sequence[bool]] = None) -> None:
         """Fetch these arrays from the participating ranks of other hosts; on one host, all arrays are present."""

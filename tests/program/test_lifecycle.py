@@ -167,7 +167,6 @@ def test_keywords():
         (dict(n_parallel=2, profile_workers=1), TypeError, "profile_workers", "True", "1 of type int"),
         (dict(n_parallel=2, keep_heap=0), TypeError, "keep_heap", "True", "0 of type int"),
         (dict(n_parallel=2, shard_updates="yes"), TypeError, "shard_updates", "None", "'yes' of type str"),
-        (dict(n_parallel=2, shard_updates=True, heal=1), ValueError, "shard_updates", "heal", "True"),
         (dict(devices=["cuda0"], use_gpu=False), ValueError, "devices", "use_gpu", "['cuda0']"),
         (dict(n_parallel=2, devices=["cuda0"]), ValueError, "devices[0]", "(number of GPUs: 0)", "cuda0"),
     ],

@@ -27,6 +27,7 @@ from synkhronos.sync.barrier import Barrier
 from synkhronos.sync.control_block import ControlBlock
 from synkhronos.sync.host_relay import LeaderRelay, RootRelay
 from synkhronos.sync.link import Link
+from synkhronos.transports.common import CommonMemory
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 
 #: By name: the owners and the name of a function, and its lines with their wrong replacements.
@@ -149,7 +150,7 @@ PLANTS = {
     ),
     "a deposit that is overwritten before the commit": (
         [Deposits],
-        "_staged_copy",
+        "_stage_copy",
         {
             "spare = self._transport.allocate(": "old = self._transport.current(_key(entry.number, entry.on_device))\n"
             "    spare = old if old is not None and old.shape == value.shape else self._transport.allocate("
@@ -164,6 +165,46 @@ PLANTS = {
         [Rejoin],
         "run",
         {"deposits.restore(even_kept=True)": "pass"},
+    ),
+    "a step that overwrites the values from before its command": (
+        [CommonMemory],
+        "spare",
+        {"if slot.spare is slot.kept:": "if slot.spare is None:"},
+    ),
+    "common memory that is not made current again": (
+        [CommonMemory],
+        "release",
+        {"and undo and": "and not undo and"},
+    ),
+    "a replacement that maps the spare array": (
+        [CommonMemory],
+        "saved",
+        {"slot.kept or slot.current": "slot.spare or slot.current"},
+    ),
+    "a replacement that maps the array of a step": (
+        [CommonMemory],
+        "saved",
+        {"slot.kept or slot.current": "slot.current"},
+    ),
+    "a replacement that keeps nothing apart": (
+        [CommonMemory],
+        "restore",
+        {"handles, self._apart = saved": "handles, _ = saved"},
+    ),
+    "survivors that remember the spare arrays": (
+        [Rejoin],
+        "run",
+        {", SPARES})": "})"},
+    ),
+    "new values that are current before the last arrival": (
+        [Transaction],
+        "commit",
+        {"self.transport.agree(label)": "[change() for change in changes] and self.transport.agree(label)"},
+    ),
+    "a deposit in a rank's own memory that is freed too early": (
+        [Deposits],
+        "restore",
+        {"self._own.get(entry.number)": "self._transport.current(_key(entry.number, entry.on_device))"},
     ),
     "a dead rank's memory that is released": (
         [Healing],
@@ -191,6 +232,8 @@ PLANTS = {
         {"self.block.commands[rank].release()": "pass"},
     ),
 }
+
+ALONE = "a host that commits alone"
 
 #: The same, of the protocol between hosts.
 PLANTS_OVER_HOSTS = {
@@ -293,6 +336,23 @@ PLANTS_OVER_HOSTS = {
         [Link],
         "receive",
         {"        if is_last:\n": "        self._n_processed = needed\n        if is_last:\n"},
+    ),
+    ALONE: (
+        [Transaction],
+        "commit",
+        {
+            "self.transport.agree(label)": "self.transport.home == self.transport.root or [change() for change in changes]\n            self.transport.agree(label)"
+        },
+    ),
+    "the root's host alone does not use its spare array": (
+        [CommonMemory],
+        "offered",
+        {"or self.always_copies": ""},
+    ),
+    "parts of all ranks instead of the host's": (
+        [SharedMemoryTransport],
+        "part",
+        {"part_of(size, self.near.index(self.rank), len(self.near))": "part_of(size, self.rank, self.size)"},
     ),
     "a replaced leader without the command": (
         [RootRelay],

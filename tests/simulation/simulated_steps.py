@@ -37,7 +37,7 @@ class Variables:
     """The variables and functions of a simulated program, built before the session or when a step needs them.
 
     ``w`` may differ between ranks: a rank adds the sum of its rows. ``v`` changes alike on all ranks without
-    communication, and ``u`` by an exact function.
+    communication, and ``u`` by an exact function, or alike by a function that computes in place.
     """
 
     def __init__(self):
@@ -59,9 +59,12 @@ class Variables:
             outputs, update, exact = [(synk.ops.all_reduce(mean), None)], (self.w, most + 1), False
         elif name == "exact":
             outputs, update, exact = mean, (self.u, self.u + engine.sum(x)), True
+        elif name == "apart":
+            outputs, update, exact = (mean, "avg"), (self.u, self.u + 1), False
         else:
             raise AttributeError(name)
-        vars(self)[name] = synk.function([x], outputs, updates=[update], exact=exact, name=name)
+        in_place = {"inplace": True} if name == "apart" else {}
+        vars(self)[name] = synk.function([x], outputs, updates=[update], exact=exact, name=name, **in_place)
         return vars(self)[name]
 
     def __getitem__(self, name):
@@ -195,8 +198,14 @@ class _Joint(Kind):
         return Meaning([model, self.update(model, x, n, root)], [np.mean(x)])
 
 
+def is_equal(model):
+    return all(np.array_equal(value, model["u"][0]) for value in model["u"])
+
+
 class _Exact(_Joint):
-    is_possible = Kind.is_possible
+    def is_possible(self, model):
+        return is_equal(model)
+
     name, update = "exact", staticmethod(exact_update)
 
 
@@ -205,6 +214,22 @@ KINDS.update(joint_call=_Joint(), exact_call=_Exact())
 KINDS.update(steps=steps_of("own", own_update, False), joint_steps=steps_of("joint", joint_update, True))
 KINDS.update(exact_steps=steps_of("exact", exact_update, True), alike_steps=steps_of("alike", alike_update, False))
 KINDS["joint_steps"].is_possible = KINDS["joint_call"].is_possible
+KINDS["exact_steps"].is_possible = KINDS["exact_call"].is_possible
+
+
+@kind
+class Apart(Kind):
+    """From its first call on, every rank has its own memory for ``u``."""
+
+    def draw(self, rng, n):
+        return (rng.randrange(7),)
+
+    def run(self, variables, seed):
+        return [variables.apart(rows(seed, 9))]
+
+    def mean(self, model, n, root, seed):
+        after = changed(model, u=[value + 1 for value in model["u"]])
+        return Meaning([model, after], [np.mean(rows(seed, 9))], together=False)
 
 
 @kind
@@ -364,7 +389,7 @@ class In_Sync(Kind):
         return [np.array(bool(synk.in_sync(variables.u)))]
 
     def mean(self, model, n, root):
-        return Meaning([model], [np.array(True)])
+        return Meaning([model], [np.array(is_equal(model))])
 
 
 @kind
@@ -479,6 +504,7 @@ class Reopen(Kind):
 
 #: How often each kind is drawn, relative to 4.
 RARE = {
+    "apart": 1,
     "dropped": 1,
     "distribute": 2,
     "growing_data": 2,

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 #: Faults that hundreds of schedules find; the others are found by the first fifty.
-RARE = "undo log|overwritten"
+RARE = "undo log|overwritten|overwrites"
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +98,45 @@ def test_deaths_at_every_point_of_a_command():
             simulation.run(schedule._replace(heal=1, faults=(Fault("death", 1, 1, point),)))
 
 
+#: Programs in which the last command but one changes a variable in common memory, or moves it there; deaths are healed.
+IN_COMMON_MEMORY = {
+    "calls": [("exact_call", 1, 4), ("exact_call", 2, 4)],
+    "steps": [("exact_call", 1, 4), ("exact_steps", 2, 3, 4)],
+    "from the ranks' own memory": [("all_reduce", "u", "sum"), ("exact_steps", 2, 2, 4)],
+    "apart": [("apart", 1), ("exact_steps", 2, 3, 4)],
+    "to the ranks' own memory": [("exact_call", 1, 4), ("apart", 2)],
+    "broadcast": [("exact_call", 1, 4), ("broadcast", "u", 5.0)],
+}
+
+
+def with_deaths_in_common_memory(simulation, name, rank=1):
+    """Let a rank die at one point after another of the program's last command but one."""
+    schedule = drawn(0)._replace(n=3, root=0, heal=1, timeout=None, late_reports=0.0, looks=1)
+    schedule = schedule._replace(steps=(*IN_COMMON_MEMORY[name], ("exact_call", 3, 4), ("get_value", "u", 2)))
+    deaths = 0
+    for point in range(1, 1000):
+        simulation.run(schedule._replace(faults=(Fault("death", rank, 1, point),)))
+        if simulation.faults["death"] == deaths:
+            return
+        deaths += 1
+
+
+@pytest.mark.parametrize("name", IN_COMMON_MEMORY)
+def test_deaths_at_every_point_of_a_change_in_common_memory(name):
+    with Simulation() as simulation:
+        with_deaths_in_common_memory(simulation, name)
+        assert simulation.replaced > 50
+
+
+OF_OWN_MEMORY = "a deposit in a rank's own memory that is freed too early"
+
+
+def test_a_deposit_that_is_freed_is_found():
+    """Few schedules have this death: after a commit that moves a value from the ranks' own memory to common memory."""
+    with planted(OF_OWN_MEMORY), Simulation() as simulation, pytest.raises(Wrong):
+        with_deaths_in_common_memory(simulation, "from the ranks' own memory")
+
+
 def test_the_error_names_the_rank_that_is_stuck():
     """A rank hangs at one point after another: no other rank is reported as missing, even between two writes.
 
@@ -136,7 +175,7 @@ def test_a_failing_schedule_is_shrunk():
 
 @pytest.mark.thorough(RARE)
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize("name", sorted({*PLANTS} - {OF_OWN_MEMORY}))
 def test_planted_faults_are_found(name):
     found = find(name, 5000)
     assert found is not None, name

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from many_schedules import Totals, find
-from protocol_faults import PLANTS_OVER_HOSTS, planted
+from protocol_faults import ALONE, PLANTS_OVER_HOSTS, planted
 from schedules import (
     ENGINE_POINT,
     OF_HOSTS,
@@ -51,6 +51,28 @@ def of_leader(heal, *steps):
     """Return a schedule of a rank on the first host, and two on the second, without faults."""
     one = drawn_over_hosts(0)._replace(n=3, root=0, hosts=(1, 2), heal=heal, standby=False, timeout=None, looks=1)
     return one._replace(late_reports=0.0, faults=(), network=Behavior(), steps=steps)
+
+
+def with_interrupts(simulation):
+    """Interrupt the program at one point after another of steps that change a variable in the hosts' common memory."""
+    steps = ("exact_call", 1, 4), ("exact_steps", 2, 2, 4), ("exact_call", 3, 4), ("get_value", "u", 2)
+    interrupts = 0
+    for point in range(1, 1000, 5):
+        simulation.run(of_leader(0, *steps)._replace(faults=(Fault("interrupt", 0, 1, point),)))
+        if simulation.faults["interrupt"] == interrupts:
+            break
+        interrupts += 1
+    assert interrupts > 10
+
+
+def test_all_hosts_have_the_values_of_one_moment():
+    with Simulation() as simulation:
+        with_interrupts(simulation)
+
+
+def test_a_host_that_commits_alone_is_found():
+    with planted(ALONE), Simulation() as simulation, pytest.raises(Wrong):
+        with_interrupts(simulation)
 
 
 def test_schedules_over_hosts_are_right():
@@ -175,7 +197,7 @@ def test_an_internal_error_of_a_serving_process_is_noticed(monkeypatch):
 
 @pytest.mark.thorough(RARE)
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("name", PLANTS_OVER_HOSTS)
+@pytest.mark.parametrize("name", sorted({*PLANTS_OVER_HOSTS} - {ALONE}))
 def test_planted_faults_are_found(name):
     found = find(name, 5000)
     assert found is not None, name
