@@ -27,6 +27,8 @@
 #define CHUNK 4096        /* bytes of each array processed at a time: a few chunks fit the first-level cache */
 #define STREAM_CHUNK 1024 /* for non-temporal stores: smaller, so that loads and stores alternate (measured) */
 #define MAX_PARTS 64      /* maximum number of arrays reduced together */
+#define ROWS_AHEAD 8      /* distance of the selected row that is prefetched while a row is copied */
+#define PREFETCH_STEP 1024 /* bytes between prefetched lines; the processor itself fetches the lines that follow */
 
 /* Copy; with `stream`, use non-temporal stores if the machine has them. */
 static void
@@ -414,6 +416,49 @@ copy(PyObject *module, PyObject *args)
     return none();
 }
 
+PyDoc_STRVAR(take_doc,
+"take(target, source, indices)\n--\n\n"
+"Copy rows of one contiguous buffer into another; the indices are aligned integers of type numpy.intp.\n\n"
+"The rows that follow are prefetched, because a processor predicts only consecutive addresses.");
+
+static PyObject *
+take(PyObject *module, PyObject *args)
+{
+    Py_buffer target, source, indices;
+    if (!PyArg_ParseTuple(args, "w*y*y*", &target, &source, &indices))
+        return NULL;
+    size_t n = (size_t)indices.len / sizeof(size_t), row = n ? (size_t)target.len / n : 0;
+    int fits = (size_t)indices.len == n * sizeof(size_t) && (size_t)target.len == n * row &&
+               (row == 0 || (size_t)source.len % row == 0) && (uintptr_t)indices.buf % sizeof(size_t) == 0;
+    size_t n_rows = fits && row ? (size_t)source.len / row : 0, done = 0;
+    const volatile size_t *of_rows = indices.buf; /* read once each, because other processes may change them */
+    if (n_rows) {
+        Py_BEGIN_ALLOW_THREADS
+        for (; done < n; done++) {
+            if (done + ROWS_AHEAD < n) {
+                size_t next = of_rows[done + ROWS_AHEAD];
+                for (size_t at = 0; next < n_rows && at < row; at += PREFETCH_STEP)
+                    __builtin_prefetch((const char *)source.buf + next * row + at);
+            }
+            size_t index = of_rows[done];
+            if (index >= n_rows)
+                break;
+            memcpy((char *)target.buf + done * row, (const char *)source.buf + index * row, row);
+        }
+        Py_END_ALLOW_THREADS
+    }
+    if (!fits)
+        PyErr_Format(PyExc_ValueError, "%zd bytes of %zu rows do not fit rows of %zd bytes", target.len, n, source.len);
+    else if (row && done < n)
+        PyErr_Format(PyExc_IndexError, "index %zu of the indices is out of range for %zu rows", done, n_rows);
+    PyBuffer_Release(&target);
+    PyBuffer_Release(&source);
+    PyBuffer_Release(&indices);
+    if (PyErr_Occurred())
+        return NULL;
+    return none();
+}
+
 /* Write the upper halves of float32 numbers, rounded to nearest, ties to even; every nan becomes 0x7FC0. */
 FOR_EVERY_WIDTH static void
 narrow(uint16_t *restrict out, const uint32_t *restrict bits, size_t n)
@@ -482,6 +527,7 @@ decode_bfloat16(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"copy", copy, METH_VARARGS, copy_doc},
+    {"take", take, METH_VARARGS, take_doc},
     {"encode_bfloat16", encode_bfloat16, METH_VARARGS, encode_bfloat16_doc},
     {"decode_bfloat16", decode_bfloat16, METH_VARARGS, decode_bfloat16_doc},
     {NULL, NULL, 0, NULL},
