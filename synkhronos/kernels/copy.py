@@ -53,13 +53,13 @@ def copy_into(target: NDArray[Any], source: NDArray[Any]) -> None:
 
 def take_into(target: NDArray[Any], source: NDArray[Any], indices: NDArray[np.intp]) -> None:
     """Copy the rows of a C-contiguous array at valid indices, 1-D and C-contiguous, into ``target`` of their shape."""
-    if kernels is not None and target.dtype.kind in "biufc" and target.flags.c_contiguous:
-        kernels.take(target, source, indices)
-    elif target.flags.c_contiguous:
-        # Mode "clip" changes no valid index; it prevents NumPy from buffering `out`, which would double the time.
-        source.take(indices, axis=0, out=target, mode="clip")
-    else:
+    if not target.flags.c_contiguous:
         target[...] = source[indices]
+    elif kernels is not None and 32 * source.nbytes >= CACHE_BYTES and source.dtype.kind in "biufc":
+        kernels.take(target, source, indices)
+    else:
+        # Mode "clip" changes no valid index; it prevents NumPy from buffering `out`, which would double the time.
+        source.take(indices, 0, target, "clip")
 
 
 def join_into(target: NDArray[Any], parts: Sequence[NDArray[Any]]) -> None:
