@@ -78,7 +78,7 @@ enum { SUM, MIDPOINT, MEAN };
 #define GREATEST(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
 /* Reduce n elements (at most a chunk) of all parts into `out`. */
-#define DEFINE_REDUCE(T, NAME, ISINF)                                                                                  \
+#define DEFINE_REDUCE(T, NAME, MASK, MAX)                                                                              \
     FOR_EVERY_WIDTH static void                                                                                        \
     NAME(int op, const T *const *parts, int n_parts, const T *weights, T total, T *restrict out, size_t n)             \
     {                                                                                                                  \
@@ -96,11 +96,15 @@ enum { SUM, MIDPOINT, MEAN };
             }                                                                                                          \
         } else if (op == MIDPOINT) {                                                                                   \
             const T *second = parts[1];                                                                                \
+            MASK is_inf = 0;                                                                                           \
             for (size_t i = 0; i < n; i++) {                                                                           \
-                T sum = first[i] + second[i];                                                                          \
-                T halves = first[i] * (T)0.5 + second[i] * (T)0.5;                                                     \
-                out[i] = ISINF(sum) ? halves : sum * (T)0.5;                                                           \
+                T half = (first[i] + second[i]) * (T)0.5;                                                              \
+                is_inf |= (MASK)(half > MAX) | (MASK)(half < -MAX);                                                    \
+                out[i] = half;                                                                                         \
             }                                                                                                          \
+            for (size_t i = 0; is_inf && i < n; i++) /* a sum has overflowed; the other loop has no branch */          \
+                if (out[i] > MAX || out[i] < -MAX)                                                                     \
+                    out[i] = first[i] * (T)0.5 + second[i] * (T)0.5;                                                   \
         } else {                                                                                                       \
             T low[CHUNK / sizeof(T)], high[CHUNK / sizeof(T)];                                                         \
             for (size_t i = 0; i < n; i++) {                                                                           \
@@ -123,10 +127,8 @@ enum { SUM, MIDPOINT, MEAN };
         }                                                                                                              \
     }
 
-#define BIG_FLOAT(x) ((x) > 3.4028234663852886e38f || (x) < -3.4028234663852886e38f)
-#define BIG_DOUBLE(x) ((x) > 1.7976931348623157e308 || (x) < -1.7976931348623157e308)
-DEFINE_REDUCE(float, reduce_float, BIG_FLOAT)
-DEFINE_REDUCE(double, reduce_double, BIG_DOUBLE)
+DEFINE_REDUCE(float, reduce_float, uint32_t, 3.4028234663852886e38f)
+DEFINE_REDUCE(double, reduce_double, uint64_t, 1.7976931348623157e308)
 
 /* Return None with a new reference. Since Python 3.12 None is immortal, and Py_RETURN_NONE adds no reference. The same
  * build also runs with Python 3.11, where None is not immortal. */

@@ -49,6 +49,22 @@ def test_reduces_into_every_target_and_nowhere_else(dtype, stream, size):
             assert set(target[:16]) | set(target[16 + size :]) == {9}
 
 
+@pytest.mark.parametrize("dtype", ["f", "d"])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("position", [0, 5, 36, 1023, 1024, 2050])
+def test_mean_of_two_values_whose_sum_overflows(dtype, sign, position):
+    """One overflow anywhere in a chunk is found; infinite values stay infinite."""
+    largest = sign * np.finfo(dtype).max
+    for values, expected in (((largest, largest), largest), ((sign * np.inf, 1), sign * np.inf)):
+        parts = [np.ones(2051, dtype), np.full(2051, 3, dtype)]
+        for part, value in zip(parts, values):
+            part[position] = value
+        target = np.zeros(2051, dtype)
+        kernels.Pieces([(parts, [target])], dtype).reduce(MIDPOINT, (0, 1), (), 1.0, False)
+        assert target[position] == expected
+        assert set(np.delete(target, position)) == {2}
+
+
 def test_any_kind_of_buffer():
     first, second, target = array.array("d", [1, 2]), memoryview(bytes(16)).cast("d"), array.array("d", [7, 7])
     kernels.Pieces([([first, second], [target])], "d").reduce(SUM, (0, 1), (), 1.0, False)
