@@ -26,6 +26,9 @@
 
 #define CHUNK 4096        /* bytes of each array processed at a time: a few chunks fit the first-level cache */
 #define STREAM_CHUNK 1024 /* for non-temporal stores: smaller, so that loads and stores alternate (measured) */
+/* Size in bytes from which values are reduced directly into the first target. For smaller arrays, loads would wait for
+ * stores to the same offset in another page. */
+#define DIRECT (1 << 17)
 #define MAX_PARTS 64      /* maximum number of arrays reduced together */
 #define ROWS_AHEAD 8      /* distance of the selected row that is prefetched while a row is copied */
 #define PREFETCH_STEP 1024 /* bytes between prefetched lines; the processor itself fetches the lines that follow */
@@ -345,20 +348,22 @@ pieces_reduce(Pieces *self, PyObject *args)
         const Py_buffer *of_parts = self->views + piece * (self->n_parts + self->n_targets);
         const Py_buffer *of_targets = of_parts + self->n_parts;
         size_t nbytes = (size_t)of_parts->len, chunk = stream ? STREAM_CHUNK : CHUNK;
+        int direct = !stream && nbytes >= DIRECT; /* reduce into the first target */
         for (size_t at = 0; at < nbytes; at += chunk) {
             size_t some = nbytes - at < chunk ? nbytes - at : chunk;
-            union { float f[CHUNK / sizeof(float)]; double d[CHUNK / sizeof(double)]; } out;
+            union { float f[CHUNK / sizeof(float)]; double d[CHUNK / sizeof(double)]; } memory;
+            void *out = direct ? (char *)of_targets[0].buf + at : (void *)&memory;
             const void *parts[MAX_PARTS];
             for (Py_ssize_t p = 0; p < n_chosen; p++)
                 parts[p] = (const char *)of_parts[chosen[p]].buf + at;
             if (self->is_double)
-                reduce_double(op, (const double *const *)parts, (int)n_chosen, weights, total, out.d,
+                reduce_double(op, (const double *const *)parts, (int)n_chosen, weights, total, out,
                               some / sizeof(double));
             else
-                reduce_float(op, (const float *const *)parts, (int)n_chosen, narrow, (float)total, out.f,
+                reduce_float(op, (const float *const *)parts, (int)n_chosen, narrow, (float)total, out,
                              some / sizeof(float));
-            for (Py_ssize_t i = 0; i < self->n_targets; i++)
-                store((char *)of_targets[i].buf + at, (const char *)&out, some, stream);
+            for (Py_ssize_t i = direct; i < self->n_targets; i++)
+                store((char *)of_targets[i].buf + at, out, some, stream);
         }
     }
     finish(stream);
