@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ArgumentTypeError, ArgumentValueError
-from .kernels.copy import copy_into
+from .kernels.copy import copy_into, take_into
 
 
 def moved(array: Any, source: int, target: int) -> Any:
@@ -110,9 +110,10 @@ class Indices:
 
     def take(self, array: NDArray[Any], out: Optional[NDArray[Any]] = None) -> NDArray[Any]:
         """Return a copy of the selected rows of ``array``, written to ``out`` (of equal shape and dtype) if passed."""
+        rows: NDArray[Any]
         if array.flags.c_contiguous and array.flags.aligned:
-            # Mode "clip" changes no valid index; it prevents NumPy from buffering `out`, which would double the time.
-            rows: NDArray[Any] = array.take(self.array, axis=0, out=out, mode="clip")
+            rows = np.empty((len(self.array), *array.shape[1:]), array.dtype) if out is None else out
+            take_into(rows, array, self.array)
             return rows
         rows = np.asarray(array[self.array])  # np.take would copy the whole array first
         if out is None:

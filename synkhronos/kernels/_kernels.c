@@ -26,7 +26,12 @@
 
 #define CHUNK 4096        /* bytes of each array processed at a time: a few chunks fit the first-level cache */
 #define STREAM_CHUNK 1024 /* for non-temporal stores: smaller, so that loads and stores alternate (measured) */
+/* Size in bytes from which values are reduced directly into the first target. For smaller arrays, loads would wait for
+ * stores to the same offset in another page. */
+#define DIRECT (1 << 17)
 #define MAX_PARTS 64      /* maximum number of arrays reduced together */
+#define ROWS_AHEAD 8      /* distance of the selected row that is prefetched while a row is copied */
+#define PREFETCH_STEP 1024 /* bytes between prefetched lines; the processor itself fetches the lines that follow */
 
 /* Copy; with `stream`, use non-temporal stores if the machine has them. */
 static void
@@ -76,7 +81,7 @@ enum { SUM, MIDPOINT, MEAN };
 #define GREATEST(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
 /* Reduce n elements (at most a chunk) of all parts into `out`. */
-#define DEFINE_REDUCE(T, NAME, ISINF)                                                                                  \
+#define DEFINE_REDUCE(T, NAME, MASK, MAX)                                                                              \
     FOR_EVERY_WIDTH static void                                                                                        \
     NAME(int op, const T *const *parts, int n_parts, const T *weights, T total, T *restrict out, size_t n)             \
     {                                                                                                                  \
@@ -94,11 +99,15 @@ enum { SUM, MIDPOINT, MEAN };
             }                                                                                                          \
         } else if (op == MIDPOINT) {                                                                                   \
             const T *second = parts[1];                                                                                \
+            MASK is_inf = 0;                                                                                           \
             for (size_t i = 0; i < n; i++) {                                                                           \
-                T sum = first[i] + second[i];                                                                          \
-                T halves = first[i] * (T)0.5 + second[i] * (T)0.5;                                                     \
-                out[i] = ISINF(sum) ? halves : sum * (T)0.5;                                                           \
+                T half = (first[i] + second[i]) * (T)0.5;                                                              \
+                is_inf |= (MASK)(half > MAX) | (MASK)(half < -MAX);                                                    \
+                out[i] = half;                                                                                         \
             }                                                                                                          \
+            for (size_t i = 0; is_inf && i < n; i++) /* a sum has overflowed; the other loop has no branch */          \
+                if (out[i] > MAX || out[i] < -MAX)                                                                     \
+                    out[i] = first[i] * (T)0.5 + second[i] * (T)0.5;                                                   \
         } else {                                                                                                       \
             T low[CHUNK / sizeof(T)], high[CHUNK / sizeof(T)];                                                         \
             for (size_t i = 0; i < n; i++) {                                                                           \
@@ -121,10 +130,8 @@ enum { SUM, MIDPOINT, MEAN };
         }                                                                                                              \
     }
 
-#define BIG_FLOAT(x) ((x) > 3.4028234663852886e38f || (x) < -3.4028234663852886e38f)
-#define BIG_DOUBLE(x) ((x) > 1.7976931348623157e308 || (x) < -1.7976931348623157e308)
-DEFINE_REDUCE(float, reduce_float, BIG_FLOAT)
-DEFINE_REDUCE(double, reduce_double, BIG_DOUBLE)
+DEFINE_REDUCE(float, reduce_float, uint32_t, 3.4028234663852886e38f)
+DEFINE_REDUCE(double, reduce_double, uint64_t, 1.7976931348623157e308)
 
 /* Return None with a new reference. Since Python 3.12 None is immortal, and Py_RETURN_NONE adds no reference. The same
  * build also runs with Python 3.11, where None is not immortal. */
@@ -341,20 +348,22 @@ pieces_reduce(Pieces *self, PyObject *args)
         const Py_buffer *of_parts = self->views + piece * (self->n_parts + self->n_targets);
         const Py_buffer *of_targets = of_parts + self->n_parts;
         size_t nbytes = (size_t)of_parts->len, chunk = stream ? STREAM_CHUNK : CHUNK;
+        int direct = !stream && nbytes >= DIRECT; /* reduce into the first target */
         for (size_t at = 0; at < nbytes; at += chunk) {
             size_t some = nbytes - at < chunk ? nbytes - at : chunk;
-            union { float f[CHUNK / sizeof(float)]; double d[CHUNK / sizeof(double)]; } out;
+            union { float f[CHUNK / sizeof(float)]; double d[CHUNK / sizeof(double)]; } memory;
+            void *out = direct ? (char *)of_targets[0].buf + at : (void *)&memory;
             const void *parts[MAX_PARTS];
             for (Py_ssize_t p = 0; p < n_chosen; p++)
                 parts[p] = (const char *)of_parts[chosen[p]].buf + at;
             if (self->is_double)
-                reduce_double(op, (const double *const *)parts, (int)n_chosen, weights, total, out.d,
+                reduce_double(op, (const double *const *)parts, (int)n_chosen, weights, total, out,
                               some / sizeof(double));
             else
-                reduce_float(op, (const float *const *)parts, (int)n_chosen, narrow, (float)total, out.f,
+                reduce_float(op, (const float *const *)parts, (int)n_chosen, narrow, (float)total, out,
                              some / sizeof(float));
-            for (Py_ssize_t i = 0; i < self->n_targets; i++)
-                store((char *)of_targets[i].buf + at, (const char *)&out, some, stream);
+            for (Py_ssize_t i = direct; i < self->n_targets; i++)
+                store((char *)of_targets[i].buf + at, out, some, stream);
         }
     }
     finish(stream);
@@ -410,6 +419,49 @@ copy(PyObject *module, PyObject *args)
     PyBuffer_Release(&target);
     PyBuffer_Release(&source);
     if (!same)
+        return NULL;
+    return none();
+}
+
+PyDoc_STRVAR(take_doc,
+"take(target, source, indices)\n--\n\n"
+"Copy rows of one contiguous buffer into another; the indices are aligned integers of type numpy.intp.\n\n"
+"The rows that follow are prefetched, because a processor predicts only consecutive addresses.");
+
+static PyObject *
+take(PyObject *module, PyObject *args)
+{
+    Py_buffer target, source, indices;
+    if (!PyArg_ParseTuple(args, "w*y*y*", &target, &source, &indices))
+        return NULL;
+    size_t n = (size_t)indices.len / sizeof(size_t), row = n ? (size_t)target.len / n : 0;
+    int fits = (size_t)indices.len == n * sizeof(size_t) && (size_t)target.len == n * row &&
+               (row == 0 || (size_t)source.len % row == 0) && (uintptr_t)indices.buf % sizeof(size_t) == 0;
+    size_t n_rows = fits && row ? (size_t)source.len / row : 0, done = 0;
+    const volatile size_t *of_rows = indices.buf; /* read once each, because other processes may change them */
+    if (n_rows) {
+        Py_BEGIN_ALLOW_THREADS
+        for (; done < n; done++) {
+            if (done + ROWS_AHEAD < n) {
+                size_t next = of_rows[done + ROWS_AHEAD];
+                for (size_t at = 0; next < n_rows && at < row; at += PREFETCH_STEP)
+                    __builtin_prefetch((const char *)source.buf + next * row + at);
+            }
+            size_t index = of_rows[done];
+            if (index >= n_rows)
+                break;
+            memcpy((char *)target.buf + done * row, (const char *)source.buf + index * row, row);
+        }
+        Py_END_ALLOW_THREADS
+    }
+    if (!fits)
+        PyErr_Format(PyExc_ValueError, "%zd bytes of %zu rows do not fit rows of %zd bytes", target.len, n, source.len);
+    else if (row && done < n)
+        PyErr_Format(PyExc_IndexError, "index %zu of the indices is out of range for %zu rows", done, n_rows);
+    PyBuffer_Release(&target);
+    PyBuffer_Release(&source);
+    PyBuffer_Release(&indices);
+    if (PyErr_Occurred())
         return NULL;
     return none();
 }
@@ -482,6 +534,7 @@ decode_bfloat16(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"copy", copy, METH_VARARGS, copy_doc},
+    {"take", take, METH_VARARGS, take_doc},
     {"encode_bfloat16", encode_bfloat16, METH_VARARGS, encode_bfloat16_doc},
     {"decode_bfloat16", decode_bfloat16, METH_VARARGS, decode_bfloat16_doc},
     {NULL, NULL, 0, NULL},

@@ -71,6 +71,51 @@ def test_copy_into_takes_every_dtype(way):
     assert copies == dates
 
 
+@pytest.mark.parametrize("dtype", ["?", "f2", "f4", ">f8", "c16", "g", "M8[D]", "O", [("a", "i1"), ("b", "f8")]])
+@pytest.mark.parametrize("row", [(), (1,), (7,), (3, 300), (0,)])
+def test_take_rows_of_every_dtype_and_size(way, dtype, row):
+    source = np.random.RandomState(1).randint(0, 2, (7, *row)).astype("i1").astype(dtype)
+    for indices in ([], [2], [0, 6, 6, 3], [*range(6, -1, -1)] * 3):
+        guarded = np.zeros((len(indices) + 2, *row), dtype)
+        before = guarded.tolist()
+        streaming.take_into(guarded[1:-1], source, np.array(indices, np.intp))
+        assert guarded.tolist() == [before[0], *[source.tolist()[i] for i in indices], before[-1]]
+
+
+def test_take_rows_into_any_place(way):
+    source, indices = np.arange(40.0).reshape(10, 4), np.array([9, 0, 4])
+    for target in (np.zeros((4, 3)).T, np.zeros((3, 8))[:, ::2], np.zeros((6, 4))[::-2]):
+        streaming.take_into(target, source, indices)
+        np.testing.assert_array_equal(target, source[indices])
+
+
+@needs_kernels
+@pytest.mark.parametrize("wrong", [4, -1, 2**62, -(2**63)])
+@pytest.mark.parametrize("position", [0, 7, 8, 19])
+def test_take_writes_only_rows_before_a_wrong_index(wrong, position):
+    source, target, indices = np.ones((4, 300)), np.zeros((20, 300)), np.zeros(20, np.intp)
+    indices[position] = wrong
+    with pytest.raises(IndexError, match=f"index {position} of .* out of range for 4 rows"):
+        kernels.take(target, source, indices)
+    assert target.all(axis=1).tolist() == [i < position for i in range(20)]
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "target, source, indices",
+    [
+        (np.zeros(5), np.zeros(8), np.zeros(2, np.intp)),
+        (np.zeros(4), np.zeros(7), np.zeros(2, np.intp)),
+        (np.zeros(4), np.zeros(8), np.zeros(3, np.int32)),
+        (np.zeros(4), np.zeros(8), np.frombuffer(bytes(17), np.intp, 2, offset=1)),
+        (np.zeros(4), np.zeros(8), np.zeros(0, np.intp)),
+    ],
+)
+def test_take_refuses_buffers_that_do_not_fit(target, source, indices):
+    with pytest.raises(ValueError, match="do not fit"):
+        kernels.take(target, source, indices)
+
+
 @needs_kernels
 def test_copy_refuses_other_sizes():
     with reports(ValueError, "8 and 16"):

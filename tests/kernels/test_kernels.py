@@ -31,7 +31,7 @@ def read_only(size):
 
 @pytest.mark.parametrize("dtype", ["f", "d"])
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("size", [0, 1, 7, 1024, 5000])
+@pytest.mark.parametrize("size", [0, 1, 7, 1024, 5000, 40000])
 def test_reduces_into_every_target_and_nowhere_else(dtype, stream, size):
     random = np.random.RandomState(size)
     parts = [random.standard_normal(size).astype(dtype) for _ in range(3)]
@@ -47,6 +47,26 @@ def test_reduces_into_every_target_and_nowhere_else(dtype, stream, size):
         for target in guarded:
             np.testing.assert_allclose(target[16 : 16 + size], expected, rtol=1e-6, atol=1e-6)
             assert set(target[:16]) | set(target[16 + size :]) == {9}
+
+
+@pytest.mark.parametrize("dtype", ["f", "d"])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("position", [0, 5, 36, 1023, 1024, 2050])
+def test_mean_of_two_values_whose_sum_overflows(dtype, sign, position):
+    """One overflow anywhere in a chunk is found; infinite values stay infinite."""
+    largest = sign * np.finfo(dtype).max
+    for size, values, expected in (
+        (2051, (largest, largest), largest),
+        (40003, (largest, largest), largest),
+        (2051, (sign * np.inf, 1), sign * np.inf),
+    ):
+        parts = [np.ones(size, dtype), np.full(size, 3, dtype)]
+        for part, value in zip(parts, values):
+            part[position] = value
+        target = np.zeros(size, dtype)
+        kernels.Pieces([(parts, [target])], dtype).reduce(MIDPOINT, (0, 1), (), 1.0, False)
+        assert target[position] == expected
+        assert set(np.delete(target, position)) == {2}
 
 
 def test_any_kind_of_buffer():
