@@ -84,7 +84,8 @@ simulate: install-test
 	$(BIN) tools/simulate.py $(SIMULATE)
 
 # Measure Synkhronos, MPI and other peers in half an hour on a quiet machine, and write the engine's section of
-# docs/performance.md. BENCH=--quick takes minutes.
+# docs/performance.md. BENCH=--quick takes minutes. A run resumes after an interruption, and measures again what other programs
+# disturbed; BENCH=--fresh measures everything again.
 bench: install-bench
 	$(BIN) -m benchmarks $(BENCH)
 

@@ -3,14 +3,23 @@
 python -m benchmarks                 # all benchmarks, half an hour; writes docs/performance.md
 python -m benchmarks --quick         # a few minutes
 python -m benchmarks --only calls collectives
+
+A run resumes: parts that this code has already measured, while no other program was busy, are not measured again.
 """
 
 import argparse
+import datetime
+import hashlib
 import importlib
+import json
+import math
 import os
 import sys
+import time
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import threadpoolctl
 
 import synkhronos as synk  # first: it prepares the import of Theano
@@ -18,8 +27,8 @@ from synkhronos.host.affinity import CoreClaims
 
 from . import collectives, goals, mesh, report
 from .library import IS_THEANO, NAME, without_networks
-from .measure import BUSY, stolen
-from .peers.group import Groups
+from .measure import BUSY, Times, stolen
+from .peers.group import KINDS, Groups
 
 #: Depth of the network to distribute: 53 layers as in ResNet-50, or fewer with Numba, which would compile for minutes.
 LAYERS = 53 if IS_THEANO else 6
@@ -54,13 +63,14 @@ def main(arguments=None):
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), help="only these parts")
     parser.add_argument("--anyway", action="store_true", help="measure and judge even on a busy machine")
+    parser.add_argument("--fresh", action="store_true", help="measure again what an earlier run has measured")
     parser.add_argument("--no-peers", action="store_true", help="do not measure peers")
     parser.add_argument("--no-write", action="store_true", help="do not write docs/performance.md")
     folder = Path("benchmarks") / "results" / ("" if IS_THEANO else NAME.lower())
     parser.add_argument("--folder", type=Path, default=folder, help="folder for JSON and plots; default: %(default)s")
     given = parser.parse_args(arguments)
     before = stolen()
-    if not can_be_pinned():
+    if not (given.anyway or can_be_pinned()):
         print("Ranks cannot be pinned, because other programs have claimed the cores. Wait until they have ended.")
         return 2
     if before > BUSY and not given.anyway:
@@ -70,26 +80,36 @@ def main(arguments=None):
             "inconclusive. Wait, or add --anyway."
         )
         return 2
-    rows, worst = [], before
+    store = Store(given.folder / "parts.json", [version(), given.quick, given.no_peers])
+    parts = {name: None if given.fresh else store.get(name, math.inf if given.anyway else BUSY) for name in PARTS}
+    parts = {name: part for name, part in parts.items() if name in (given.only or PARTS)}
     threadpoolctl.threadpool_limits(1)  # one thread for plain programs; `fork` divides the cores among ranks
-    with Groups(() if given.no_peers else Groups.KINDS) as groups:
-        for name, (module, full, quick) in PARTS.items():
-            if name not in (given.only or PARTS):
-                continue
+    with Groups(() if given.no_peers else tuple(KINDS)) as groups:
+        for name, part in parts.items():
+            module, full, quick = PARTS[name]
             why_not = left_out(name)
-            print(f"\n{name}" + (f": skipped ({why_not})" if why_not else ""), flush=True)
-            if why_not:
+            reason = f": skipped ({why_not})" if why_not else ": measured before" if part else ""
+            print(f"\n{name}{reason}", flush=True)
+            if reason:
                 continue
+            rows, began = [], time.monotonic()
             run = importlib.import_module(f"benchmarks.{module}").run
             for row in run(groups, **(quick if given.quick else full)):
                 rows.append(row)
                 print("  " + report.line_of(row), flush=True)
-            worst = max(worst, stolen())
-        for why in groups.missing.values():
-            print(f"Measured without {why}")
+            busy = max(before, stolen())
+            before, seconds = busy, time.monotonic() - began
+            parts[name] = Part(rows, busy, seconds, str(datetime.date.today()), sorted(groups.missing.values()))
+            store.put(name, parts[name])
+    measured = [part for part in parts.values() if part]
+    rows = [row for part in measured for row in part.rows]
+    worst = max([part.busy for part in measured], default=0.0)
+    missing = sorted({reason for part in measured for reason in part.missing})
     state = (
         f"Load {os.getloadavg()[0]:.1f}; other programs took at most {100 * worst:.1f} % of a core before, "
-        "between and after the parts."
+        f"between and after the parts, which took {sum(part.seconds for part in measured) / 60:.0f} minutes."
+        + f" Measured on {', '.join(sorted({part.date for part in measured}))}."
+        + "".join(f" Not measured: {reason}." for reason in missing)
     )
     verdicts = goals.judge(rows)
     print(
@@ -98,11 +118,59 @@ def main(arguments=None):
     )
     report.save(rows, verdicts, state, given.folder)
     if worst > BUSY and not given.anyway:
-        print("Other programs ran during the measurements, so the results are inconclusive.")
+        disturbed = ", ".join(name for name, part in parts.items() if part and part.busy > BUSY)
+        print(f"Other programs disturbed {disturbed}. Run the same command again: it measures only these parts again.")
         return 2
     if not (given.no_write or given.quick or given.only):
         report.write(report.document(rows, verdicts, state), given.folder)
-    return 0 if all(verdict.met for verdict in verdicts) else 1
+    return 0 if all(verdict.met is not False for verdict in verdicts) else 1
+
+
+class Part(NamedTuple):
+    """Results of a part of a run."""
+
+    rows: list
+    busy: float  # share of a core that other programs took before or after the part
+    seconds: float
+    date: str
+    missing: list  # reasons why peers were not measured
+
+
+class Store:
+    """Parts that earlier runs have measured, in a file; parts of another version or kind of run are forgotten."""
+
+    def __init__(self, path, key):
+        self._path, self._key, self._parts = path, key, {}
+        if path.exists():
+            found = json.loads(path.read_text())
+            self._parts = found["parts"] if found["key"] == key else {}
+
+    def get(self, name, busy):
+        """Return a part that other programs disturbed by at most this share of a core; None if there is none."""
+        if name not in self._parts:
+            return None
+        part = Part(*self._parts[name])
+        rows = [
+            dict(row, times={name: Times(*times) for name, times in row["times"].items()}) if "times" in row else row
+            for row in part.rows
+        ]
+        return part._replace(rows=rows) if part.busy <= busy else None
+
+    def put(self, name, part):
+        """Store a part."""
+        self._parts[name] = part
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        written = json.dumps({"key": self._key, "parts": self._parts}, default=np.generic.item)
+        self._path.write_text(written)
+
+
+def version():
+    """Return a hash of the code of the library and of the benchmarks."""
+    files = [path for folder in ("synkhronos", "benchmarks") for path in (report.ROOT / folder).rglob("*.*")]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in files if path.suffix in (".py", ".c")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def left_out(part):

@@ -6,8 +6,7 @@ import synkhronos as synk
 
 from .library import shared
 from .measure import Local, measure_in_turn, repeats_for
-
-PEERS = ("openmpi", "mpich", "gloo")
+from .peers.group import COLLECTIVES
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 100 << 20, 400 << 20)
 
@@ -91,7 +90,7 @@ def sized(groups, n, one, repeats):
         times = measure_in_turn(
             {
                 "synkhronos": ours,
-                **groups.contenders(PEERS, n, what, one.nbytes),
+                **groups.contenders(COLLECTIVES, n, what, one.nbytes),
                 "memcpy": Local(lambda: np.copyto(target, source)),
             },
             repeats,

@@ -11,7 +11,7 @@ import numpy as np
 
 from .at_once import APART, CEILING
 from .contenders import PLAIN
-from .goals import OF_BEST
+from .goals import REFERENCES
 from .library import IS_THEANO, NAME, module
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,30 +116,40 @@ def parts_table(rows):
 
 
 def verdict_table(verdicts):
-    """Return a Markdown table of the goals and their measurements."""
+    """Return the number of goals that were met, and a Markdown table of the goals and their measurements."""
+    found = [verdict.met for verdict in verdicts if verdict.limit is not None]
     lines = [
+        f"Goals met: {sum(found)} of {len(found)}.",
+        "",
         "| measurement | reference | ours, µs | reference, µs | ratio | goal | |",
         "| --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for verdict in verdicts:
-        goal, of_best = verdict.goal, ""
-        if verdict.limit != goal.limit:
-            of_best = f" (here {verdict.limit:.2f}: {OF_BEST} of the ceiling {verdict.best:.2f})"
-        value = not goal.beside
+        goal, value = verdict.goal, not verdict.goal.beside
+        reference = f"best peer: {verdict.name}" if goal.beside in REFERENCES else verdict.name
         lines.append(
-            "| {} | {} | {} | {} | {:.2f} | {} {:.2f}{} | {} |".format(
+            "| {} | {} | {} | {} | {:.2f} | {} | {} |".format(
                 goal.what,
-                goal.beside,
+                reference,
                 "" if value else f"{verdict.ours:.1f}",
                 "" if value else f"{verdict.other:.1f}",
                 verdict.ratio,
-                "≥" if goal.least else "≤",
-                goal.limit,
-                of_best,
-                "met" if verdict.met else "**not met**",
+                limit_of(verdict),
+                {True: "met", False: "**not met**", None: ""}[verdict.met],
             )
         )
     return "\n".join(lines) + "\n"
+
+
+def limit_of(verdict):
+    """Format the goal of a measurement, and its calculation from the machine's best case if it depends on that."""
+    if verdict.limit is None:
+        return "–"
+    goal, sign = verdict.goal, "≥" if verdict.goal.least else "≤"
+    if verdict.limit == goal.limit:
+        return f"{sign} {goal.limit:.2f}"
+    instead = "" if goal.limit is None else f", instead of {goal.limit:.2f}"
+    return f"{sign} {verdict.limit:.2f} ({goal.of_best:.2f} of the best case {verdict.best:.2f}{instead})"
 
 
 def times_table(rows):
@@ -176,7 +186,7 @@ def document(rows, verdicts, state):
         ("All medians, in microseconds", times_table(rows).lstrip("\n")),
     ]
     of_engine = "" if IS_THEANO else f" ({NAME})"
-    return f"Date: {datetime.date.today()}. Machine: {machine()}, {NAME} {module.__version__}. {state}\n\n" + "\n".join(
+    return f"Machine: {machine()}, {NAME} {module.__version__}. {state}\n\n" + "\n".join(
         f"### {title}{of_engine}\n\n{text}" for title, text in sections if text
     )
 

@@ -17,6 +17,8 @@ from .unpickling import Unpickling
 MB = 1 << 20
 #: Names of memory cases; number of ranks that have a function with a large constant.
 OF_DATA, OF_CONSTANT, HOLDERS = "memory that a data set adds, MB", "memory that a constant adds, MB", 3
+OF_VARIABLES, MANY = "memory of distributed variables, all ranks, MB", 8
+OF_FUNCTION = "private memory that distributing adds to a rank, {}, MB"
 
 
 def deep_network(layers, width):
@@ -83,6 +85,8 @@ def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, constant_bytes=1 <<
     synk.close()
     yield {"case": "memory of a rank, MB", "n": n, "value": max(before[1:]) / MB}
     yield {"case": OF_DATA, "n": n, "value": (sum(after) - sum(before)) / MB, "of": set_bytes / MB}
+    for case, nbytes in zip((OF_VARIABLES, OF_VARIABLES + ", after an update"), variables_memory(set_bytes)):
+        yield {"case": case, "n": MANY, "value": nbytes / MB, "of": set_bytes / MB}
     yield {"case": OF_CONSTANT, "n": HOLDERS, "value": constant_memory(constant_bytes) / MB, "of": constant_bytes / MB}
 
 
@@ -113,15 +117,33 @@ def distributed(what, n, functions, unpickling, repeats):
         sys.setrecursionlimit(limit)
     yield {"case": "distribute, " + what, "n": n, "times": times}
     open_again(n)
-    before = memory_of_ranks()
+    cases = {f"memory that distributing adds to a rank, {what}, MB": "Pss", OF_FUNCTION.format(what): "Pss_Anon"}
+    before = [memory_of_ranks(kind) for kind in cases.values()]
     synk.distribute()
-    after = memory_of_ranks()
+    after = [memory_of_ranks(kind) for kind in cases.values()]
     synk.close()
-    yield {
-        "case": f"memory that distributing adds to a rank, {what}, MB",
-        "n": n,
-        "value": max(now - then for now, then in list(zip(after, before))[1:]) / MB,
-    }
+    for case, *memory in zip(cases, before, after):
+        yield {"case": case, "n": n, "value": max(now - then for then, now in list(zip(*memory))[1:]) / MB}
+
+
+def variables_memory(nbytes):
+    """Return the memory of variables which all ranks have alike, on all ranks together, and again after an update.
+
+    The variables are created while the ranks wait, so that the program's own values count, too. After the update, new
+    values and intermediate results also count.
+    """
+    open_again(MANY)
+    gc.collect()
+    before = sum(memory_of_ranks())
+    variables = [shared(np.ones(nbytes // 16, "float32"), borrow=True) for _ in range(4)]
+    halve = synk.function([], updates=[(variable, variable * np.float32(0.5)) for variable in variables], exact=True)
+    synk.distribute()
+    distributed = sum(memory_of_ranks())
+    halve()
+    gc.collect()
+    updated = sum(memory_of_ranks())
+    synk.close()
+    return distributed - before, updated - before
 
 
 def constant_memory(nbytes):
@@ -146,11 +168,11 @@ def constant_memory(nbytes):
     return sum(after) - sum(before)
 
 
-def memory_of_ranks():
-    """Return the proportional set size (PSS) of the master and of every other rank, in bytes."""
+def memory_of_ranks(kind="Pss"):
+    """Return the proportional set size (PSS) of the master and of every other rank in bytes, or a part of this size."""
     pids = [os.getpid()] + [pid for keeper in children(os.getpid()) for pid in children(keeper)]
     found = []
     for pid in pids:
         with open(f"/proc/{pid}/smaps_rollup") as file:
-            found.append(sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:")))
+            found.append(sum(int(line.split()[1]) << 10 for line in file if line.startswith(f"{kind}:")))
     return found

@@ -7,14 +7,15 @@ from multiprocessing.connection import Client
 
 import numpy as np
 
-from benchmarks.peers import barrier, ddp, gloo, mpi, pipes
+from benchmarks.peers import barrier, ddp, deepspeed, gloo, mpi, pipes
 
-KINDS = {
+PROGRAMS = {
     "barrier": barrier.Barrier,
     "pipes": pipes.Pipes,
     "openmpi": mpi.Mpi,
     "mpich": mpi.Mpi,
     "gloo": gloo.Gloo,
+    "deepspeed": deepspeed.DeepSpeed,
     "ddp": ddp.Ddp,
 }
 
@@ -59,5 +60,5 @@ def measure(peer, what, nbytes, pause, repeats, warm=0):
 
 
 if __name__ == "__main__":
-    kind, size, address = sys.argv[1:]
-    live(KINDS[kind].start(int(size)), address)
+    program, size, address = sys.argv[1:]
+    live(PROGRAMS[program].start(int(size)), address)

@@ -1,5 +1,6 @@
 """PyTorch's DistributedDataParallel with Gloo, for the networks of demos/lasagne_mnist, with one thread per process."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,9 @@ DEMOS = Path(__file__).resolve().parents[2] / "demos"
 
 class Ddp(Gloo):
     """Peer that trains a network in all processes, or, for names such as ``mlp alone``, in the first process only."""
+
+    #: Gradients stay in the buckets that are reduced, and the graph is the same in every step.
+    options = dict.fromkeys(("gradient_as_bucket_view", "static_graph"), "DDP_STATIC" in os.environ)
 
     def prepare(self, what, mine):
         """Return a function that trains for an epoch; see `Forked`."""
@@ -24,7 +28,7 @@ class Ddp(Gloo):
         torch.manual_seed(0)
         network = NETWORKS[model](torch.nn)
         if not alone:
-            network = torch.nn.parallel.DistributedDataParallel(network)
+            network = torch.nn.parallel.DistributedDataParallel(network, **self.options)
         optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, nesterov=True)
         digits = mnist_data.load()
         images, labels = torch.from_numpy(digits.X_train), torch.from_numpy(digits.y_train.astype("int64"))

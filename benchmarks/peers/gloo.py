@@ -12,7 +12,7 @@ class Gloo(Collective, Forked):
 
     def __init__(self, size):
         Forked.__init__(self, size)
-        self._file = os.path.join(tempfile.mkdtemp(prefix="gloo-"), "store")
+        self._folder = tempfile.mkdtemp(prefix="gloo-")
 
     def begin(self):
         """Connect to the other ranks."""
@@ -22,7 +22,7 @@ class Gloo(Collective, Forked):
         torch.set_num_threads(1)
         self.torch, self.distributed = torch, torch.distributed
         self.distributed.init_process_group(
-            "gloo", init_method="file://" + self._file, rank=self.rank, world_size=self.size
+            "gloo", init_method="file://" + os.path.join(self._folder, "store"), rank=self.rank, world_size=self.size
         )
 
     def wait(self):

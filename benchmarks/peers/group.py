@@ -1,24 +1,65 @@
 """Groups of peer processes, controlled by this process."""
 
+import functools
 import importlib.util
+import math
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 from multiprocessing.connection import Listener
 from pathlib import Path
+from typing import Dict, NamedTuple, Tuple
 
 from benchmarks.measure import WrongResult
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = Path(sys.prefix)
 
-#: Launchers of MPI, with options; other kinds fork their own processes. (Both MPIs install an ``mpiexec``.)
+#: Launchers of MPI, with options; other programs fork their own processes. (Both MPIs install an ``mpiexec``.)
 LAUNCHERS = {
     "openmpi": ("prterun", ["--allow-run-as-root", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "-n"]),
     "mpich": ("mpiexec.hydra", ["-n"]),
 }
+REDUCTIONS = ("all_reduce", "reduce", "broadcast")
+RELEASE_GATHER = {
+    f"MPIR_CVAR_{name}_POSIX_INTRA_ALGORITHM": "release_gather" for name in ("ALLREDUCE", "REDUCE", "BCAST")
+}
+
+
+class Kind(NamedTuple):
+    """A peer with one of its settings."""
+
+    name: str  # in tables
+    program: str  # key of `peers.__main__.PROGRAMS`
+    needs: Tuple[str, ...] = ()  # modules that must be installed
+    settings: Dict[str, str] = {}  # environment variables
+    component: str = ""  # component for collectives that Open MPI must have
+    cases: Tuple[str, ...] = ()  # cases in which the settings matter; empty for all
+    largest: float = math.inf  # bytes of the largest arrays for which the settings are suitable
+
+
+KINDS = {
+    "barrier": Kind("mp.Barrier pair", "barrier"),
+    "pipes": Kind("pipes", "pipes"),
+    "openmpi": Kind("Open MPI", "openmpi"),
+    "sm": Kind("Open MPI, sm", "openmpi", (), {"OMPI_MCA_coll_sm_priority": "40"}, "sm", REDUCTIONS, 1 << 20),
+    "xhc": Kind("Open MPI, XHC", "openmpi", (), {"OMPI_MCA_coll_xhc_priority": "40"}, "xhc", REDUCTIONS),
+    "acoll": Kind("Open MPI, acoll", "openmpi", (), {"OMPI_MCA_coll_acoll_priority": "40"}, "acoll"),
+    "mpich": Kind("MPICH", "mpich"),
+    "release_gather": Kind("MPICH, release_gather", "mpich", (), RELEASE_GATHER, "", REDUCTIONS),
+    "gloo": Kind("Gloo", "gloo", ("torch",)),
+    "deepspeed": Kind("DeepSpeed", "deepspeed", ("torch", "deepspeed", "ninja"), {}, "", ("all_reduce",)),
+    "ddp": Kind("PyTorch DDP", "ddp", ("torch",)),
+    "ddp-static": Kind("PyTorch DDP, static graph", "ddp", ("torch",), {"DDP_STATIC": "1"}),
+}
+#: Kinds with collectives, and kinds that train networks: the best setting of the best library is the best peer.
+COLLECTIVES = ("openmpi", "sm", "xhc", "acoll", "mpich", "release_gather", "gloo", "deepspeed")
+DDP = ("ddp", "ddp-static")
+#: Seconds in which a peer must start; DeepSpeed's kernels are compiled at the first start.
+START_S = 300
 
 
 class Unavailable(Exception):
@@ -31,45 +72,63 @@ class Group:
     Parameters
     ----------
     kind : str
-        Name of a module in this folder, or ``openmpi`` or ``mpich``, which share a module.
+        Key of `KINDS`.
     size : int
         Number of processes.
     """
 
     def __init__(self, kind, size):
-        if kind in ("gloo", "ddp") and importlib.util.find_spec("torch") is None:
-            raise Unavailable(f"{NAMES[kind]}: it is a part of torch, which is not installed")
+        name, program, needs, settings, component, *_ = KINDS[kind]
+        for module in needs:
+            if importlib.util.find_spec(module) is None:
+                raise Unavailable(f"{name}: {module} is not installed")
         self.kind, self.size, self.connections = kind, size, []
+        launcher, options = LAUNCHERS.get(program, (None, []))
+        path = shutil.which(launcher, path=str(PREFIX / "bin")) if launcher else ""
+        if path is None:
+            raise Unavailable(f"{name}: it is not installed (pip install mpi4py {program})")
+        if component and component not in components():
+            raise Unavailable(f"{name}: this Open MPI has no component {component} for collectives")
         self._folder = tempfile.mkdtemp(prefix="peers-")
         address = os.path.join(self._folder, "socket")
-        command = [sys.executable, "-m", "benchmarks.peers", kind, str(size), address]
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-        if kind in LAUNCHERS:
-            launcher, options = LAUNCHERS[kind]
-            path = shutil.which(launcher, path=str(PREFIX / "bin"))
-            if path is None:
-                shutil.rmtree(self._folder)
-                raise Unavailable(f"{kind}: it is not installed (pip install mpi4py {kind})")
+        command = [sys.executable, "-m", "benchmarks.peers", program, str(size), address]
+        modules = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = dict(os.environ, PYTHONPATH=modules, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", **settings)
+        if launcher:
             command = [path] + options + [str(size)] + command
-            environment["MPI4PY_MPIABI"] = kind
+            environment["MPI4PY_MPIABI"] = program
             environment["LD_LIBRARY_PATH"] = "{}:{}".format(PREFIX / "lib", PREFIX / "lib" / "openmpi")
         self._log = open(os.path.join(self._folder, "log"), "w+b")
-        with Listener(address, "AF_UNIX", backlog=size) as listener:
-            self._process = subprocess.Popen(
-                command, env=environment, cwd=str(ROOT), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
-            )
-            listener._listener._socket.settimeout(60)
-            try:
-                by_rank = {}
+        by_rank = {}
+        try:
+            with Listener(address, "AF_UNIX", backlog=size) as listener:
+                self._process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    cwd=str(ROOT),
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
+                )
                 for _ in range(size):
-                    connection = listener.accept()
+                    connection = self._accept(listener)
                     by_rank[connection.recv()] = connection
-            except (OSError, EOFError):
-                words = self.last_line()
-                self.close()
-                raise Unavailable(f"{kind}: its processes do not start: {words}") from None
+        except (OSError, EOFError):
+            words = self.last_line()
+            self.close()
+            raise Unavailable(f"{name}: its processes do not start: {words}") from None
         self.connections = [by_rank[rank] for rank in range(size)]
+
+    def _accept(self, listener):
+        """Return the next process's connection; raise OSError if it does not come or the processes have ended."""
+        listener._listener._socket.settimeout(1)
+        for _ in range(START_S):
+            try:
+                return listener.accept()
+            except socket.timeout:
+                if self._process.poll() is not None:
+                    break
+        raise OSError("no connection")
 
     def last_line(self):
         """Return the last line of the processes' output, usually the cause of their death."""
@@ -126,9 +185,7 @@ class Groups:
         Kinds that may be started; empty for a run without peers.
     """
 
-    KINDS = ("barrier", "pipes", "openmpi", "mpich", "gloo", "ddp")
-
-    def __init__(self, kinds=KINDS):
+    def __init__(self, kinds=tuple(KINDS)):
         self.kinds, self._open, self.missing = kinds, {}, {}
 
     def get(self, kind, size):
@@ -144,9 +201,10 @@ class Groups:
         return self._open[kind, size]
 
     def contenders(self, kinds, size, what, nbytes=0, pause=0.0):
-        """Return contenders of the available kinds, by their names in tables."""
-        groups = {kind: self.get(kind, size) for kind in kinds}
-        return {NAMES[kind]: group.contender(what, nbytes, pause) for kind, group in groups.items() if group}
+        """Return contenders of the available kinds whose settings matter in this case, by their names in tables."""
+        suitable = [kind for kind in kinds if what in (KINDS[kind].cases or (what,))]
+        groups = {kind: self.get(kind, size) for kind in suitable if nbytes <= KINDS[kind].largest}
+        return {KINDS[kind].name: group.contender(what, nbytes, pause) for kind, group in groups.items() if group}
 
     def __enter__(self):
         return self
@@ -157,11 +215,9 @@ class Groups:
         self._open.clear()
 
 
-NAMES = {
-    "barrier": "mp.Barrier pair",
-    "pipes": "pipes",
-    "openmpi": "Open MPI",
-    "mpich": "MPICH",
-    "gloo": "Gloo",
-    "ddp": "PyTorch DDP",
-}
+@functools.lru_cache(None)
+def components():
+    """Return the names of the installed Open MPI's components for collectives."""
+    command = [str(PREFIX / "bin" / "ompi_info"), "--parsable"]
+    lines = subprocess.run(command, stdout=subprocess.PIPE).stdout.decode().splitlines()
+    return {words[2] for words in (line.split(":") for line in lines) if words[:2] == ["mca", "coll"]}
