@@ -109,10 +109,10 @@ def machine() -> str:
     return f"{model}, {len(os.sched_getaffinity(0))} cores, {platform.system()}"
 
 
-def code() -> str:
+def code(*folders: str) -> str:
     """Return a hash of the library and of the generators, because results are valid only for the same code."""
     digest = hashlib.sha256()
-    for folder in ("synkhronos", "tests/programs", "tests/fuzzers"):
+    for folder in ("synkhronos", *(folders or ("tests/programs", "tests/fuzzers"))):
         for path in sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.c")]):
             digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
     return digest.hexdigest()[:12]

@@ -3,10 +3,12 @@
     python tools/simulate.py                              # as `make simulate`: about two minutes on one core
     python tools/simulate.py --schedules 1000000 --cores 2
     python tools/simulate.py --hosts --schedules 100000   # schedules of two and three hosts
+    python tools/simulate.py --schedules 1000000 --save build/simulated.json   # continues where it was interrupted
     python tools/simulate.py --seed 1234                  # one schedule, printed; if it fails, also its shortest form
     python tools/simulate.py --plants                     # plant the faults of the protocol; each must be found
 
-The first seed is ``--first``; with ``--hosts``, seeds mean other schedules. The exit status is 1 if a schedule is
+The first seed is ``--first``; with ``--hosts``, seeds mean other schedules. With ``--save``, a file has the totals of
+all runs with one version of the code, and only schedules that it lacks are run. The exit status is 1 if a schedule is
 wrong, or a planted fault is not found.
 """
 
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import List, Optional
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "simulation")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "simulation"), str(ROOT / "tools")]
 
 SCHEDULES, SCHEDULES_OVER_HOSTS = 2400, 400
 PLANTED_SCHEDULES = 5000  # within which a planted fault must be found
@@ -58,24 +60,27 @@ def plant(most: int) -> int:
     return int(absent > 0)
 
 
-def campaign(first: int, count: int, n_cores: int, over_hosts: bool) -> int:
-    """Run many schedules and print their totals."""
-    from many_schedules import run_on
+def campaign(first: int, count: int, n_cores: int, over_hosts: bool, save: Optional[Path]) -> int:
+    """Run many schedules and print their totals, with those of a file."""
+    from many_schedules import Saved, run_on
+    from prove import code
     from schedules import drawn, drawn_over_hosts
 
     draw, option = (drawn_over_hosts, " --hosts") if over_hosts else (drawn, "")
     began = last = time.monotonic()
+    saved = save and Saved(save, code("tests/simulation"), "over hosts" if over_hosts else "on one host")
 
     def progress(totals: object) -> None:
         nonlocal last
+        if saved:
+            saved.store(totals)
         if time.monotonic() - last > 10:
             last = time.monotonic()
             print(f"{last - began:.0f} s: {totals}", flush=True)
 
-    totals = run_on(n_cores, first, count, progress, draw)
-    took = time.monotonic() - began
-    kind, speed = "over hosts: " if over_hosts else "", count / took / n_cores
-    print(f"{kind}{totals}; {took:.0f} s on {n_cores} cores, {speed:.3g} schedules per second and core")
+    totals = run_on(n_cores, first, count, progress, draw, saved and saved.totals())
+    kind = "over hosts: " if over_hosts else ""
+    print(f"{kind}{totals}; {time.monotonic() - began:.0f} s on {n_cores} cores")
     for failure in totals.failures[:20]:
         print(f"\nschedule {failure.seed} (python tools/simulate.py{option} --seed {failure.seed}): {failure.text}")
     return int(bool(totals.failures))
@@ -89,6 +94,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     parser.add_argument("--hosts", action="store_true", help="only schedules of several hosts")
     parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
     parser.add_argument("--cores", type=int, default=1, help="number of processes (default: 1)")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="add the totals to this file, and continue it")
     parser.add_argument("--seed", type=int, help="run only the schedule of this seed, and print it")
     parser.add_argument("--plants", action="store_true", help="plant faults of the protocol instead")
     given = parser.parse_args(arguments)
@@ -99,7 +105,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     n_cores, status = min(given.cores, os.cpu_count() or 1), 0
     for over_hosts, default in ((False, SCHEDULES), (True, SCHEDULES_OVER_HOSTS)):
         if over_hosts == given.hosts or given.schedules is None and not given.hosts:
-            status |= campaign(given.first, given.schedules or default, n_cores, over_hosts)
+            status |= campaign(given.first, given.schedules or default, n_cores, over_hosts, given.save)
     return status
 
 

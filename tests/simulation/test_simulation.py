@@ -5,14 +5,16 @@ Modules: `turns_of_ranks`, `operating_system`, `simulated_steps`, `schedules`, `
 
 import gc
 import importlib.util
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import protocol_faults
 import pytest
-from many_schedules import Totals, find
+from many_schedules import Failure, Saved, Totals, find, merged, missing, run
 from operating_system import RANK_WORDS, SESSION_WORDS
 from protocol_faults import PLANTS, planted
 from schedules import FAULTS, OF_ALL, OF_INTERRUPTS, OF_PROGRAM, OF_RANKS, Fault, Simulation, Wrong, drawn, greenlets
@@ -220,6 +222,55 @@ def test_the_command_shows_the_shortest_form(simulate, capsys):
     with planted("a missed wakeup of the master"):
         assert simulate.main(["--seed", str(seed)]) == 1
     assert "its shortest form" in capsys.readouterr().out
+
+
+#: A campaign of 12 schedules whose file is written after every second schedule.
+CAMPAIGN = """
+import sys
+sys.path[:0] = {folders}
+import many_schedules, simulate
+many_schedules.CHUNK = 2
+sys.exit(simulate.main(["--schedules", "12", "--first", "5", "--save", {path}]))
+"""
+
+
+def test_a_campaign_continues_after_a_kill(simulate, tmp_path):
+    path = tmp_path / "totals.json"
+    folders = [str(Path(simulate.__file__).parent), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", CAMPAIGN.format(folders=folders, path=repr(str(path)))]
+    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while not path.exists():
+        assert killed.poll() is None
+        time.sleep(0.005)
+    killed.kill()
+    killed.wait()
+    from prove import code
+
+    saved = Saved(path, code("tests/simulation"), "on one host")
+    assert 2 <= saved.totals().schedules < 12
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=100)
+    assert done.returncode == 0 and b"12 schedules, 0 wrong" in done.stdout
+    found, expected = (json.loads(path.read_text())["on one host"], run(range(5, 17)).to_json())
+    found.pop("seconds"), expected.pop("seconds")
+    assert found == json.loads(json.dumps(expected))
+    assert found["seeds"] == [[5, 17]]
+
+
+def test_only_schedules_of_one_version_are_added(tmp_path):
+    path, totals = tmp_path / "totals.json", Totals()
+    totals.failures.append(Failure(3, "values", "after call"))
+    totals.seeds, totals.schedules = [(3, 5)], 2
+    Saved(path, "this", "on one host").store(totals)
+    Saved(path, "this", "over hosts").store(Totals())
+    assert vars(Saved(path, "this", "on one host").totals()) == vars(totals)
+    with pytest.raises(ValueError, match="another version"):
+        Saved(path, "other", "on one host")
+
+
+def test_schedules_are_counted_once():
+    assert missing([(0, 4), (6, 7)], 3, 9) == [4, 5, 7, 8]
+    assert missing([], 3, 5) == [3, 4] and missing([(0, 9)], 3, 5) == []
+    assert merged([(5, 6), (1, 3), (3, 4), (2, 3)]) == [(1, 4), (5, 6)]
 
 
 def test_rows_of_ranks():
