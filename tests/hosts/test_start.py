@@ -5,6 +5,7 @@ Modules: `synkhronos.cluster.world`.
 
 import os
 
+import mpi as mpi_module
 import pytest
 
 pytestmark = pytest.mark.thorough
@@ -35,7 +36,7 @@ print("ranks:", synk.fork(1))
 
 @pytest.fixture
 def run(mpi, tmp_path, variables):
-    """Return a function that runs the program on two hosts, after code in every process; ``seconds`` limit the start."""
+    """Yield a function that runs the program on two hosts, after code in every process; ``seconds`` limit the start."""
 
     def run(code, seconds, waited):
         (tmp_path / "program.py").write_text(PROGRAM)
@@ -44,7 +45,8 @@ def run(mpi, tmp_path, variables):
         program = ["-m", "synkhronos", tmp_path / "program.py", waited]
         return mpi.run(program, n=2, variables={**variables, "PYTHONPATH": above})
 
-    return run
+    yield run
+    mpi_module.remove_what_stays()  # MPICH's processes were killed
 
 
 @pytest.mark.parametrize("waited", [0, 8], ids=["in fork", "before fork"])
