@@ -1,7 +1,6 @@
 """Copying of arrays and selected rows: with C kernels if available, otherwise with NumPy.
 
-On x86-64, the C kernels' stores of large arrays bypass the caches, which saves a third of the memory traffic. A kernel
-that selects rows prefetches later rows. Other kernels reduce many arrays in one call. NumPy computes the same results.
+On x86-64, stores of large arrays bypass the caches, which saves a third of the traffic; selected rows are prefetched.
 """
 
 from __future__ import annotations
