@@ -26,8 +26,8 @@
 
 #define CHUNK 4096        /* bytes of each array processed at a time: a few chunks fit the first-level cache */
 #define STREAM_CHUNK 1024 /* for non-temporal stores: smaller, so that loads and stores alternate (measured) */
-/* Size in bytes from which values are reduced directly into the first target. For smaller arrays, loads would wait for
- * stores to the same offset in another page. */
+/* Minimum size in bytes of values that are reduced directly into the first target. For smaller arrays, loads would wait
+ * for stores to the same offset in another page. */
 #define DIRECT (1 << 17)
 #define MAX_PARTS 64      /* maximum number of arrays reduced together */
 #define ROWS_AHEAD 8      /* distance of the selected row that is prefetched while a row is copied */
