@@ -23,7 +23,7 @@ class Goal(NamedTuple):
     of_best: Optional[float] = None  # if lower than the limit, this fraction of the machine's best case is required
 
 
-#: Contenders of which the fastest is the reference.
+#: Names of groups of contenders; the fastest contender of a group is the reference.
 REFERENCES = {
     name: [KINDS[kind].name for kind in kinds] for name, kinds in (("best peer", COLLECTIVES), ("best DDP", DDP))
 }
@@ -137,8 +137,8 @@ GOALS += [
         for n in (2, 3)
     ),
 ]
-#: Required speedups, each as a limit and a fraction of the machine's best case, of which the lower is required: two
-#: simultaneous programs that never communicate. Gradients count from `GRADIENT_MS` of work on.
+#: Required speedups: pairs of a limit and a fraction of the machine's best case; the lower one is required. In the best
+#: case, two simultaneous programs never communicate. Gradients count from `GRADIENT_MS` of work on.
 GRADIENT, GRADIENT_MS = (None, 0.95), 0.5
 #: A thousand tiny steps per command (True), or steps of a millisecond (False).
 STEPS = {True: (1.1, 0.95), False: (1.82, 0.95)}

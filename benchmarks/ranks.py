@@ -97,7 +97,7 @@ def processes():
 
 
 def switches(pids):
-    """Return how often processes have given up or lost their cores."""
+    """Return the number of context switches of processes, voluntary or not."""
     text = "".join(Path(f"/proc/{pid}/status").read_text() for pid in pids)
     return sum(int(number) for number in re.findall(r"voluntary_ctxt_switches:\s+(\d+)", text))
 

@@ -33,6 +33,9 @@ class DeepSpeed(Gloo):
             LOCAL_SIZE=str(self.size), MASTER_ADDR="synkhronos", MASTER_PORT=os.path.basename(self._folder)
         )
         kernels.initialize(self.size, self.rank)
+        self.wait()
+        for path in Path("/dev/shm").glob(f"deepspeed_*_{os.path.basename(self._folder)}_{self.rank}"):
+            path.unlink()  # all ranks have mapped it, and DeepSpeed never removes it
 
     def prepare(self, what, mine):
         """Return the function to time, after a test of the sum; repeated sums of alternating signs remain zero."""

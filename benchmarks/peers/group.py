@@ -37,8 +37,8 @@ class Kind(NamedTuple):
     needs: Tuple[str, ...] = ()  # modules that must be installed
     settings: Dict[str, str] = {}  # environment variables
     component: str = ""  # component for collectives that Open MPI must have
-    cases: Tuple[str, ...] = ()  # cases in which the settings matter; empty for all
-    largest: float = math.inf  # bytes of the largest arrays for which the settings are suitable
+    cases: Tuple[str, ...] = ()  # the only cases where the settings matter; empty for all
+    largest: float = math.inf  # bytes of the largest suitable arrays
 
 
 KINDS = {
@@ -58,7 +58,7 @@ KINDS = {
 #: Kinds with collectives, and kinds that train networks: the best setting of the best library is the best peer.
 COLLECTIVES = ("openmpi", "sm", "xhc", "acoll", "mpich", "release_gather", "gloo", "deepspeed")
 DDP = ("ddp", "ddp-static")
-#: Seconds in which a peer must start; DeepSpeed's kernels are compiled at the first start.
+#: Maximum number of seconds until a peer has started; DeepSpeed's kernels are compiled at the first start.
 START_S = 300
 
 
