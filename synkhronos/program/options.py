@@ -15,7 +15,8 @@ class Options(NamedTuple):
         Whether to pin each rank to its own cores, if there are enough cores that no other program has claimed. The
         master is pinned only while it executes a command.
     threads : int, optional
-        BLAS and OpenMP threads per rank; by default, the host's cores divided by its ranks, but at least 1.
+        BLAS and OpenMP threads per rank; by default, the host's cores divided by its ranks, but at least 1. On several
+        hosts, the default is the smallest of their numbers, because it changes the last bits of matrix products.
     keep_heap : bool
         Whether the C library's heap retains up to 512 MB of freed memory on every rank, including this process. If the
         heap returns memory to the kernel after every call, a rank may lose a quarter of its time. The setting

@@ -334,15 +334,18 @@ class Program:
             policy, heals = None if processes else WaitPolicy.of_threads(), options.heal > 0
             config = RankConfig(root, size, root, hosts, [], 0, policy, path, folder, for_ranks(os.environ), profile)
             config = config._replace(keep_heap=options.keep_heap, promises=heals, heals=heals)
+            threads = options.threads
             if hosts.are_several:
+                cores = self._cores(len(hosts.ranks))  # equal threads everywhere, for equal bits of matrix products
+                threads = threads or min(max(1, n // len(ranks)) for n, ranks in zip(cores, hosts.ranks))
                 assert isinstance(starter, ProcessLauncher) and self._bridge is not None
                 modules = [*modules_to_import(), *self._bridge.world.modules]
                 config = config._replace(policy=WaitPolicy.of_hosts(), promises=True)
                 there = config._replace(environment={})  # each host has its own environment
-                flags = options.pin, options.threads, heals and options.standby
+                flags = options.pin, threads, heals and options.standby
                 spec = SessionSpec(hosts, there, list(of_program), *flags, modules, span_bytes)
                 starter = HostsLauncher(starter, self._bridge, spec)
-            configs = configs_of_host(config, near, claims, options.pin and processes and size > 1, options.threads)
+            configs = configs_of_host(config, near, claims, options.pin and processes and size > 1, threads)
             own = configs.pop(near.index(root))
             starter.start(configs, block, pools)
             affinity = MasterAffinity(own.cores, own.threads if processes and size > 1 else None, claims)

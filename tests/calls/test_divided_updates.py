@@ -127,8 +127,7 @@ WORLDS = [("threads", 3, 1), ("fork", 2, 0), ("threads", 1, 0), ("2 uneven hosts
 
 @pytest.fixture(params=WORLDS, ids="{0[0]}-{0[1]}".format)
 def world(request, make_world):
-    # If hosts differ in their threads, matrix products differ in the last bits.
-    return make_world(*request.param, engine=NAME, threads=1)
+    return make_world(*request.param, engine=NAME)
 
 
 def notes_of(function):
