@@ -55,6 +55,8 @@ def test_arguments_of_fork():
         synk.fork(devices="jax", heal=1)
     with refuses(ValueError, argument="use_gpu", got="True"):
         synk.fork(devices="jax", use_gpu=True)
+    with refuses(ValueError, argument="shard_updates", got="True"):
+        synk.fork(devices="jax", shard_updates=True)
     with refuses(ValueError, argument="master_rank", got=str(N)):
         synk.fork(devices="jax", master_rank=N)
     with refuses(ValueError, argument="devices[1]", got="again"):
