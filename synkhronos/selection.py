@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ArgumentTypeError, ArgumentValueError
-from .kernels.copy import copy_into, take_into
+from .kernels import copy as copying
+from .kernels.copy import copy_into
 
 
 def moved(array: Any, source: int, target: int) -> Any:
@@ -113,7 +114,13 @@ class Indices:
         rows: NDArray[Any]
         if array.flags.c_contiguous and array.flags.aligned:
             rows = np.empty((len(self.array), *array.shape[1:]), array.dtype) if out is None else out
-            take_into(rows, array, self.array)
+            if not rows.flags.c_contiguous:
+                rows[...] = array[self.array]
+            elif copying.kernels and 32 * array.nbytes >= copying.CACHE_BYTES and array.dtype.kind in "biufc":
+                copying.kernels.take(rows, array, self.array)  # prefetches later rows
+            else:
+                # Mode "clip" changes no valid index; it prevents NumPy from buffering, which would double the time.
+                array.take(self.array, 0, rows, "clip")
             return rows
         rows = np.asarray(array[self.array])  # np.take would copy the whole array first
         if out is None:

@@ -1,6 +1,6 @@
-"""Copying of arrays and selected rows: with C kernels if available, otherwise with NumPy.
+"""Copying of arrays: with C kernels if available, otherwise with NumPy.
 
-On x86-64, stores of large arrays bypass the caches, which saves a third of the traffic; selected rows are prefetched.
+On x86-64, stores of large arrays bypass the caches, which saves a third of the traffic.
 """
 
 from __future__ import annotations
@@ -47,17 +47,6 @@ def copy_into(target: NDArray[Any], source: NDArray[Any]) -> None:
         kernels.copy(_in_bytes(target), _in_bytes(source))
     else:
         np.copyto(target, source)
-
-
-def take_into(target: NDArray[Any], source: NDArray[Any], indices: NDArray[np.intp]) -> None:
-    """Copy the rows of a C-contiguous array at valid indices, 1-D and C-contiguous, into ``target`` of their shape."""
-    if not target.flags.c_contiguous:
-        target[...] = source[indices]
-    elif kernels is not None and 32 * source.nbytes >= CACHE_BYTES and source.dtype.kind in "biufc":
-        kernels.take(target, source, indices)
-    else:
-        # Mode "clip" changes no valid index; it prevents NumPy from buffering `out`, which would double the time.
-        source.take(indices, 0, target, "clip")
 
 
 def join_into(target: NDArray[Any], parts: Sequence[NDArray[Any]]) -> None:

@@ -152,6 +152,8 @@ def _receive(sock: socket.socket) -> Tuple[int, bytes]:
 
 def _has_message(sock: socket.socket) -> bool:
     """Wait up to `CHECK_S`; return whether `_receive` would return or raise immediately."""
+    if sock.fileno() < 0:
+        raise EOFError("closed by a signal handler")
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(CHECK_S * 1000))

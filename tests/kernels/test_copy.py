@@ -9,6 +9,7 @@ import pytest
 from refusals import reports
 
 from synkhronos.kernels import copy as streaming
+from synkhronos.selection import Indices
 
 kernels = streaming.kernels
 needs_kernels = pytest.mark.skipif(kernels is None, reason="needs the kernels in C: make install, with a compiler")
@@ -78,14 +79,14 @@ def test_take_rows_of_every_dtype_and_size(way, dtype, row):
     for indices in ([], [2], [0, 6, 6, 3], [*range(6, -1, -1)] * 3):
         guarded = np.zeros((len(indices) + 2, *row), dtype)
         before = guarded.tolist()
-        streaming.take_into(guarded[1:-1], source, np.array(indices, np.intp))
+        Indices(np.array(indices, np.intp)).take(source, guarded[1:-1])
         assert guarded.tolist() == [before[0], *[source.tolist()[i] for i in indices], before[-1]]
 
 
 def test_take_rows_into_any_place(way):
     source, indices = np.arange(40.0).reshape(10, 4), np.array([9, 0, 4])
     for target in (np.zeros((4, 3)).T, np.zeros((3, 8))[:, ::2], np.zeros((6, 4))[::-2]):
-        streaming.take_into(target, source, indices)
+        Indices(indices).take(source, target)
         np.testing.assert_array_equal(target, source[indices])
 
 
@@ -95,7 +96,7 @@ def test_take_rows_into_any_place(way):
 def test_take_writes_only_rows_before_a_wrong_index(wrong, position):
     source, target, indices = np.ones((4, 300)), np.zeros((20, 300)), np.zeros(20, np.intp)
     indices[position] = wrong
-    with pytest.raises(IndexError, match=f"index {position} of .* out of range for 4 rows"):
+    with reports(IndexError, f"index {position}", "4 rows"):
         kernels.take(target, source, indices)
     assert target.all(axis=1).tolist() == [i < position for i in range(20)]
 
@@ -112,7 +113,7 @@ def test_take_writes_only_rows_before_a_wrong_index(wrong, position):
     ],
 )
 def test_take_refuses_buffers_that_do_not_fit(target, source, indices):
-    with pytest.raises(ValueError, match="do not fit"):
+    with reports(ValueError, "do not fit"):
         kernels.take(target, source, indices)
 
 
