@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import time
-from contextlib import ExitStack
 from typing import Any, Optional, Sequence, Tuple
 
 from ..errors import ArgumentError, StateError, SynkhronosError
@@ -78,8 +77,8 @@ class World:
                     f"{self.place.started_by} has started this program on several hosts, which requires mpi4py "
                     f'({error}): pip install "mpi4py>=4.1"'
                 ) from error
-            with ExitStack() as started:
-                started.callback(ChildProcess("the watchdog of MPI", self._watch).end)
+            watchdog = ChildProcess("the watchdog of MPI", self._watch)
+            try:
                 MPI.Init_thread(MPI.THREAD_MULTIPLE)
                 comm = MPI.COMM_WORLD
                 wrong = environment.wrong_world(self.place, comm.Get_size())
@@ -87,6 +86,8 @@ class World:
                     there = comm.allgather((comm.Split_type(MPI.COMM_TYPE_SHARED).Get_size(), host, reason))
                 except MPI.Exception as error:
                     there = [(1, host, reason or f"MPI cannot connect the hosts: {error}; {self.remedy()}")]
+            finally:
+                watchdog.end()
             for local_size, host, reason in there:
                 place = self.place._replace(local_size=local_size)
                 wrong = wrong or (f"host {host}: {reason}" if reason else environment.refusal(place, os.environ, host))

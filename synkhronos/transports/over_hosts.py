@@ -390,7 +390,7 @@ class HostsTransport(SharedMemoryTransport):
     def _shared(self, keys: Keys, layout: Layout, chosen: Sequence[int]) -> List[np.ndarray[Any, Any]]:
         """Return the chosen arrays of the root in common memory; the other hosts fetch them once."""
         is_elsewhere, offered, positions = self.home != self.root, [], list(chosen)
-        if chosen and self.rank == self.home != self.root:
+        if chosen and is_elsewhere and self.rank == self.home:
             self._fetch(layout, chosen, [rank == self.root for rank in self.everybody])
             offered = self._offered([keys[i] for i in chosen], [layout.array(self.root, i) for i in chosen])
         elsewhere = self._layout(offered) if chosen else layout

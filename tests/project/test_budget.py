@@ -23,7 +23,7 @@ BUDGET = {
     "sync/": 1129,
     "runtime/": 1889,
     "transports/": 1760,
-    "cluster/": 2197,
+    "cluster/": 2198,
     "processes/": 876,
     "program/": 1051,
     "engines/ sharding/ ops/": 8636,
