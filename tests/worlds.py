@@ -129,6 +129,7 @@ def over_hosts(counts, root=0, **options):
     """Open a session with the given number of ranks on each host."""
     Meeting.begin(len(counts))
     hosts = Hosts.of_counts(tuple(f"host{i}" for i in range(len(counts))), tuple(counts))
+    hosts = hosts._replace(cores=tuple(host.cores for host in PROGRAM.all_hosts()[: len(counts)]))
     return PROGRAM.open(hosts.size, root, hosts=hosts, **options)
 
 

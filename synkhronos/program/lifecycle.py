@@ -377,7 +377,8 @@ def _ranks_by_host(there: Sequence[HostFacts], n_ranks: Optional[int]) -> List[i
 def _hosts(there: Sequence[HostFacts], counts: Sequence[int]) -> Hosts:
     names = tuple(host.name for host in there) or (socket.gethostname(),)
     places = tuple(host.place for host in there if host.place is not None) or None
-    return Hosts.of_counts(names, tuple(counts), places=places)
+    cores = tuple(host.cores for host in there) or (machine.core_budget(),)
+    return Hosts.of_counts(names, tuple(counts), places=places)._replace(cores=cores)
 
 
 def integer(argument: str, value: Any, least: Optional[int] = None) -> int:

@@ -97,13 +97,11 @@ class SessionProfile:
             words = "replacing the unfinished profile in %s, whose program was killed or could not write the files"
             logger.warning(words, self.folder)
         self._session: Optional[Session] = None
-        self._cores: List[int] = []
         self._devices: List[str] = []
         self._last: Optional[Report] = None
 
-    def begin(self, session: Session, cores: List[int], devices: Optional[List[str]]) -> None:
-        self._session, self._cores = session, cores
-        self._devices = devices or ["cpu"] * session.size
+    def begin(self, session: Session, devices: Optional[List[str]]) -> None:
+        self._session, self._devices = session, devices or ["cpu"] * session.size
         RECORDING.add(session.root, session.block.spans[session.root], any_thread=True)
         session.at_end = functools.partial(self._end, session)
 
@@ -138,8 +136,8 @@ class SessionProfile:
         hosts, transport = session.hosts, session.context.transport
         link = hosts.link if getattr(transport, "nccl", None) is None else "nccl"
         used = "+".join(engine.name for engine in engines.loaded())
-        ranks, names = list(map(list, hosts.ranks)), list(hosts.names)
-        return Setting(used, self._devices, ranks, names, self._cores, link if session.size > 1 else None)
+        ranks, names, cores = list(map(list, hosts.ranks)), list(hosts.names), list(hosts.cores)
+        return Setting(used, self._devices, ranks, names, cores, link if session.size > 1 else None)
 
     def _end(self, session: Session) -> None:
         """Write the profile after the ranks have ended. A failure is only logged, so that the program continues."""

@@ -225,7 +225,7 @@ class Program:
                     session = self._start_until_connected(*start)
                     undo.callback(session.close, "it could not be started")
                     if profiled is not None:
-                        profiled.begin(session, self._cores(len(hosts.ranks)), devices)
+                        profiled.begin(session, devices)
                 session.run(CheckStart(), START_TIMEOUT_S)
                 if profiled is not None:
                     set_clocks(session)
@@ -336,8 +336,8 @@ class Program:
             config = config._replace(keep_heap=options.keep_heap, promises=heals, heals=heals)
             threads = options.threads
             if hosts.are_several:
-                cores = self._cores(len(hosts.ranks))  # equal threads everywhere, for equal bits of matrix products
-                threads = threads or min(max(1, n // len(ranks)) for n, ranks in zip(cores, hosts.ranks))
+                if hosts.cores:  # equal threads everywhere, for equal bits of matrix products
+                    threads = threads or min(max(1, n // len(ranks)) for n, ranks in zip(hosts.cores, hosts.ranks))
                 assert isinstance(starter, ProcessLauncher) and self._bridge is not None
                 modules = [*modules_to_import(), *self._bridge.world.modules]
                 config = config._replace(policy=WaitPolicy.of_hosts(), promises=True)
@@ -365,9 +365,6 @@ class Program:
             for each in pools.values():
                 if isinstance(each, int):
                     os.close(each)
-
-    def _cores(self, n_hosts: int) -> List[int]:
-        return [host.cores for host in self.all_hosts()[:n_hosts]] or [machine.core_budget()]
 
     def _living_keeper(self) -> Keeper:
         if self._keeper is not None:

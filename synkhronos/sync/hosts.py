@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from typing import NamedTuple, Optional, Tuple
 
+from ..host.machine import core_budget
+
 
 class Hosts(NamedTuple):
     """The hosts of a session and their ranks. Ranks are numbered host by host; the root is on the first host."""
@@ -13,6 +15,7 @@ class Hosts(NamedTuple):
     ranks: Tuple[Tuple[int, ...], ...]  # by host
     own: int  # the number of this process's host
     places: Optional[Tuple[int, ...]] = None  # the hosts' ranks in MPI_COMM_WORLD, if large arrays are sent with MPI
+    cores: Tuple[int, ...] = ()  # numbers of usable cores by host; () if unknown
 
     @classmethod
     def of_counts(
@@ -29,7 +32,7 @@ class Hosts(NamedTuple):
     @classmethod
     def alone(cls, size: int) -> Hosts:
         """Return this computer as the only host of ``size`` ranks."""
-        return cls.of_counts((socket.gethostname(),), (size,))
+        return cls.of_counts((socket.gethostname(),), (size,))._replace(cores=(core_budget(),))
 
     @property
     def are_several(self) -> bool:

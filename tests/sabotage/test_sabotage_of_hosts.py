@@ -32,11 +32,12 @@ FAULTS = {
         "told after",
     ),
     "a host that is given up": (
+        "import os, sys\n"
         "from synkhronos.cluster.bridge import Bridge\n"
-        "hosts, calls = Bridge.hosts, []\n"
+        "hosts = Bridge.hosts\n"
         "def fewer(self):\n"
-        "    calls.append(hosts(self))\n"
-        "    return calls[-1][: 2 if len(calls) < 6 else 1]\n"  # after two sessions
+        "    killed = os.path.join(os.path.dirname(sys.argv[1]), 'killed')\n"
+        "    return hosts(self)[: 1 if os.path.exists(killed) else 2]\n"
         "Bridge.hosts = fewer\n",
         KEEPER,
         "does not work on",

@@ -5,6 +5,7 @@ import socket
 import numpy as np
 import pytest
 
+from synkhronos.host.machine import core_budget
 from synkhronos.memory.attach import CHECK_FROM_BYTES, PoolMap
 from synkhronos.memory.handles import NameHandle
 from synkhronos.memory.pool import Pool
@@ -16,7 +17,7 @@ from synkhronos.sync.hosts import Hosts
 
 def test_one_host():
     hosts = Hosts.alone(3)
-    assert hosts == ((socket.gethostname(),), ((0, 1, 2),), 0, None)
+    assert hosts == ((socket.gethostname(),), ((0, 1, 2),), 0, None, (core_budget(),))
     assert (hosts.size, hosts.near, hosts.far, hosts.are_several) == (3, (0, 1, 2), (), False)
     assert [hosts.led_by(rank) for rank in range(3)] == [()] * 3
     assert not any(map(hosts.is_far, (-2, -1, 0, 1, 2)))

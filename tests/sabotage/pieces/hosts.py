@@ -358,9 +358,11 @@ def kill(case: Case, stage: Stage, host: int, ready: Dict[str, Any]) -> float:
         begin = time.monotonic()
         try:
             os.kill(victim, signal.SIGKILL)
-        except ProcessLookupError:  # a rank whose session has already ended
-            continue
-        return begin
+        except ProcessLookupError:
+            if case.what not in (RANK, RANK_HERE):  # otherwise, a rank whose session has already ended
+                raise Wrong(f"h{host} has no process {victim}") from None
+        else:
+            return begin
 
 
 def find_victim(case: Case, stage: Stage, host: int, ready: Dict[str, Any]) -> int:
