@@ -46,11 +46,15 @@ _PREFIX = struct.Struct("i")
 
 
 class PooledArray(NamedTuple):
-    """An array in this rank's pool, its handle, and a unique stamp; one object, so that Ctrl-C cannot separate them."""
+    """An array in this rank's pool, its handle, and a unique stamp; one object, so that Ctrl-C cannot separate them.
+
+    For common memory, the root also records the handles of the other hosts' ``copies``.
+    """
 
     array: np.ndarray[Any, Any]
     handle: Handle
     stamp: int
+    copies: Sequence[Handle] = ()
 
     @classmethod
     def at(cls, array: np.ndarray[Any, Any], handle: Handle) -> PooledArray:
