@@ -390,7 +390,8 @@ class HostsTransport(SharedMemoryTransport):
     def _note_copies(self, keys: Keys, layout: Layout) -> None:
         for i, key in enumerate(keys if self.rank == self.root else ()):
             slot, copies = self.common.slots[key], [layout.handles[ranks[0]][i] for ranks in self._hosts.ranks[1:]]
-            slot.spare = slot.spare._replace(copies=copies)  # type: ignore[union-attr, arg-type]
+            if slot.spare is not None:
+                slot.spare = slot.spare._replace(copies=copies)  # type: ignore[arg-type]
 
     def _shared(self, keys: Keys, layout: Layout, chosen: Sequence[int]) -> List[np.ndarray[Any, Any]]:
         """Return the chosen arrays of the root in common memory; the other hosts fetch them once."""

@@ -254,6 +254,27 @@ def test_ranks_that_differ_and_a_variable_that_is_kept_apart(counts):
     assert_one(w, truth.w)
 
 
+@pytest.mark.parametrize("counts, rank", [((3,), 1), ((2, 2), 2)])
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_a_death_in_steps_that_begin_with_the_ranks_own_values(tmp_path, counts, rank, step):
+    """After an all_reduce, the current arrays in common memory are no rank's values, nor deposits."""
+    forked(counts, 9)
+    f, w, v = momentum(tmp_path)
+    truth, batches = Truth(), [slice(i, i + 8) for i in range(5)]
+    f(ROWS)
+    truth.step(ROWS.sum())
+    synk.all_reduce([w, v], op="max")
+    PROGRAM.session.run(Name())
+    (tmp_path / f"kill-{rank}-{step}").touch()
+    for _ in range(2):
+        f.steps(ROWS, batches=batches)
+        for batch in batches:
+            truth.step(ROWS[batch].sum())
+        assert_one(w, truth.w)
+        assert_one(v, truth.v)
+    assert len(PROGRAM.session.healing.deaths) == 1
+
+
 @pytest.mark.parametrize("counts, rank", [((2,), 1), ((1, 2), 1), ((1, 2), 2)])
 def test_what_the_program_changes_between_steps(counts, rank):
     forked(counts, 9)

@@ -22,7 +22,7 @@ BUDGET = {
     "memory/": 1152,
     "sync/": 1131,
     "runtime/": 1892,
-    "transports/": 1779,
+    "transports/": 1780,
     "cluster/": 2198,
     "processes/": 876,
     "program/": 1048,

@@ -180,12 +180,12 @@ PLANTS = {
     "a replacement that maps the spare array": (
         [CommonMemory],
         "saved",
-        {"key: slot.current": "key: slot.spare or slot.current", "**arrays, **self._kept": "**self._kept, **arrays"},
+        {"**{key: slot.current": "**self._kept, **{key: slot.spare or slot.current", ", **self._kept}": "}"},
     ),
     "a replacement that maps the array of a step": (
         [CommonMemory],
         "saved",
-        {"**arrays, **self._kept": "**self._kept, **arrays"},
+        {"**{key: slot.current": "**self._kept, **{key: slot.current", ", **self._kept}": "}"},
     ),
     "a replacement that keeps nothing apart": (
         [CommonMemory],
@@ -354,11 +354,6 @@ PLANTS_OVER_HOSTS = {
         [CommonMemory],
         "restore",
         {"pool.adopt(handle)": "pool.adopt(handle).copy()"},
-    ),
-    "memory that survivors write to, and a new leader as well": (
-        [CommonMemory],
-        "copies",
-        {"[slot.current, slot.spare, slot.third]": "[slot.current]"},
     ),
     "parts of all ranks instead of the host's": (
         [SharedMemoryTransport],

@@ -82,7 +82,7 @@ def test_deaths_while_hosts_write_to_common_memory(rank, again):
     steps = ("exact_call", 1, 8), ("exact_steps", 2, 3, 4), ("exact_call", 3, 4), ("get_value", "u", 2)
     schedule = of_leader(9, *steps)
     with Simulation() as simulation:
-        for point in range(1, 300 if rank == 1 else 90, 7 if rank == 1 else 2):
+        for point in range(1, 1900 if rank == 1 else 600, 41 if rank == 1 else 13):
             simulation.run(schedule._replace(order=point, faults=(Fault("death", rank, 1, point, again=again),)))
         assert simulation.replaced >= simulation.faults["death"] >= 30
 
