@@ -120,8 +120,7 @@ def fork(
         replaces a rank that died or did not answer in time, and restores its values. The command is then repeated
         and takes effect on all ranks or none. Updated variables, unless an exact function updates them and they are
         large, need memory for one additional copy on the master and two on every other rank, and copying takes time. A
-        rank is replaced on its host; a lost host ends the session.
-        See :doc:`fault_tolerance`.
+        rank is replaced on its host; a lost host ends the session. See :doc:`fault_tolerance`.
     options : Options, optional
         Expert options: cores, threads, memory, the spare process, cProfile files.
 

@@ -32,8 +32,7 @@ COMMON_FROM_BYTES = 1 << 16
 #: After a failed command, the master makes all ranks forget this, because they may disagree on the spare arrays.
 SPARES = ("spare arrays", 0)
 
-#: The locations of current arrays, each on all hosts, and the keys that are kept apart.
-Saved = Tuple[Dict[Key, List[Handle]], Set[Key]]
+Saved = Tuple[Dict[Key, List[Handle]], Set[Key]]  # the current arrays on all hosts, and the keys that are kept apart
 
 ALIGNMENT = 64  #: In elements: ranks write parts that begin at multiples of it, so never to the same cache line.
 

@@ -46,15 +46,12 @@ _PREFIX = struct.Struct("i")
 
 
 class PooledArray(NamedTuple):
-    """An array in this rank's pool, its handle, and a unique stamp; one object, so that Ctrl-C cannot separate them.
-
-    For common memory, the root also records the handles of the other hosts' ``copies``.
-    """
+    """An array in this rank's pool, its handle, and a unique stamp; one object, so that Ctrl-C cannot separate them."""
 
     array: np.ndarray[Any, Any]
     handle: Handle
     stamp: int
-    copies: Sequence[Handle] = ()
+    copies: Sequence[Handle] = ()  # on the root, for common memory: the other hosts' arrays
 
     @classmethod
     def at(cls, array: np.ndarray[Any, Any], handle: Handle) -> PooledArray:
