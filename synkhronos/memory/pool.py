@@ -45,7 +45,7 @@ class Pool:
     Pages are reserved when an array is allocated, and released after its last view dies. Only the process that created
     this object can allocate; a forked child keeps its view of the arrays and frees nothing. ``ident`` is the pool's id
     in handles. The window is smaller if less address space is available (``ulimit -v``). For the pool of a process that
-    has died, ``taken`` lists the ranges (first byte, size) to keep. Each must be adopted; other pages are released.
+    has died, ``taken`` lists the ranges (first byte, size) to keep until they are adopted; other pages are released.
 
     >>> pool = Pool(0)
     >>> x = pool.allocate((2, 3), "float32")
@@ -87,6 +87,7 @@ class Pool:
         if taken:
             for low, high in self._free:
                 self._release(low, high, low, high)
+        self._taken = dict(taken)
 
     def __repr__(self) -> str:
         state = "" if self._close.alive else " closed"
@@ -141,11 +142,16 @@ class Pool:
         return block
 
     def adopt(self, handle: Handle) -> NDArray[Any]:
-        """Return the C-contiguous array of a handle whose range was in ``taken`` at creation."""
+        """Return the C-contiguous array of a handle whose range was in ``taken`` at creation; adopt each range once."""
         if not math.prod(handle.shape):
             return np.empty(handle.shape, handle.dtype)
-        block = self._block(*range_of(handle))
+        block = self._block(handle.offset, self._taken.pop(handle.offset))
         return np.ndarray(handle.shape, handle.dtype, block)
+
+    def free_unadopted(self) -> None:
+        """Free the ranges in ``taken`` that were not adopted."""
+        while self._taken:
+            self._free_range(*self._taken.popitem())
 
     def owns(self, array: NDArray[Any]) -> bool:
         """Return whether an array is in this pool (an empty array is in every pool)."""

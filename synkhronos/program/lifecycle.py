@@ -118,9 +118,9 @@ def fork(
     heal : int, optional
         Maximum number of dead ranks to replace; default: environment variable ``SYNK_HEAL``, or 0. A new process
         replaces a rank that died or did not answer in time, and restores its values. The command is then repeated
-        and takes effect on all ranks or none. Updated variables need memory for one additional copy on the master and
-        two on every other rank, and copying takes time. A rank is replaced on its host; a lost host ends the session.
-        See :doc:`fault_tolerance`.
+        and takes effect on all ranks or none. Updated variables, unless an exact function updates them and they are
+        large, need memory for one additional copy on the master and two on every other rank, and copying takes time. A
+        rank is replaced on its host; a lost host ends the session. See :doc:`fault_tolerance`.
     options : Options, optional
         Expert options: cores, threads, memory, the spare process, cProfile files.
 
@@ -181,8 +181,8 @@ def fork(
         names = None if by_host is None else [name for of_host in by_host for name in of_host]
         counts = [len(of_host) for of_host in by_host] if by_host else _ranks_by_host(there, n_ranks)
     size, hosts = sum(counts), _hosts(there, counts)
-    if settings["shard_updates"] and (hosts.are_several and deaths or devices is not None or names):
-        expected = "None or False, because there is no common memory with devices, or with heal on several hosts"
+    if settings["shard_updates"] and (devices is not None or names):
+        expected = "None or False, because there is no common memory with devices"
         raise ArgumentValueError("shard_updates", expected, "True")
     n_near = counts[0]
     if not 0 <= root < n_near:

@@ -27,8 +27,8 @@ class Options(NamedTuple):
         Whether every rank writes a cProfile file, ``synkhronos_rank_<r>.prof``, to the working directory at `close`.
     shard_updates : bool, optional
         Whether each rank computes only its part of the elements of large updates in exact functions. The default is
-        True unless there are devices, or several hosts and ``heal``. An explicit True raises an error in such sessions.
-        `Function.sharding` shows which updates are divided; see *Common memory* in :doc:`design`.
+        True unless there are devices; an explicit True then raises an error. `Function.sharding` shows which updates
+        are divided; see *Common memory* in :doc:`design`.
 
     Examples
     --------

@@ -167,7 +167,7 @@ class Rejoin(Command):
             return
         self.place.enter()
         common = context.transport.common
-        common.restore(self.common, context.pools.here)
+        common.restore(self.common, context.pool, context.pools)
         source = registry.replicas = ReplicaBuilder(context)
         found: Dict[int, SharedEntry] = {}
         for item in self.shareds:
@@ -178,6 +178,7 @@ class Rejoin(Command):
             entry, _ = source.shared(item, found, context.rank, context.size, value)
             entry.common = None if common.placed(entry.key, value) is None else value
             found[item.number] = entry
+        context.pool.free_unadopted()
         registry.add(found.values(), ())
         functions: List[FunctionEntry] = []
         for some in self.items:

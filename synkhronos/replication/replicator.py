@@ -227,7 +227,7 @@ class Replicator(Replicas):
                 shareds.append(SharedItem(number, sent.engine, blueprint, None, on_device, storage_of))
         functions = self._functions_items(pair for pair in self._functions.items() if pair[1] in there)
         assert self._place is not None  # set by the first distribution
-        common = self.session.context.transport.common.saved()
+        common = self.session.context.transport.common.saved({item.number for item in shareds})
         return Rejoin(shareds, functions, held, kept, common, self._place)
 
     def _share_constants(self, engine: Any, function: Any, number: int) -> Dict[int, Any]:

@@ -40,7 +40,6 @@ class Deposits:
 
     def __init__(self, pool: Pool, transport: SharedMemoryTransport, is_root: bool) -> None:
         self._pool, self._transport, self._is_root = pool, transport, is_root
-        transport.common.is_open &= len(transport.near) == transport.size  # the rank with the memory must not die
         self.pending: Dict[int, Deposit] = {}
         self._entries: Sequence[SharedEntry] = ()  # variables that the command in progress may change
         self._keeps = False
@@ -140,7 +139,7 @@ class Deposits:
                 self._pickled[number] = deposit
             else:
                 self._pickled.pop(number, None)
-        self._transport.common.release([entry.key for entry in self._entries], undo=False)
+        self._transport.common.release(undo=False)
         self._entries, self._common, self._own = (), {}, {}
 
     def stage_results(
@@ -167,7 +166,7 @@ class Deposits:
         if self._keeps and not even_kept:
             return
         self._staged = []
-        self._transport.common.release([entry.key for entry in self._entries], undo=True)
+        self._transport.common.release(undo=True)
         for entry in self._entries:
             entry.common = self._common.get(entry.number)
             if entry.common is not None:
@@ -200,10 +199,12 @@ class Deposits:
         if not isinstance(deposit, Handle):
             self._pickled[number] = deposit
             return load(deposit)
-        if deposit.pool != self._pool.ident:
-            return self._transport.common.slots[_key(number, on_device)].current.array  # type: ignore[union-attr]
+        key = _key(number, on_device)
+        slot = self._transport.common.slots.get(key)
+        if slot is not None and slot.current is not None and slot.current.handle == deposit:
+            return slot.current.array
         array = self._pool.adopt(deposit)
-        self._transport.take_over(_key(number, on_device), array)
+        self._transport.take_over(key, array)
         return array
 
     def forget(self, numbers: Collection[int]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, Collection, Dict, List, Sequence, Set, Tuple
+from typing import Any, Collection, Dict, Iterable, List, Sequence, Set, Tuple
 
 from ..errors import SynkhronosError, WorkerTimeout
 from ..memory.handles import Handle
@@ -61,10 +61,10 @@ class Healing:
             for of_rank in self.deposits_by_rank:
                 of_rank.pop(number, None)
 
-    def ranges(self, rank: int) -> List[Tuple[int, int]]:
-        """Return the ranges of a rank's pool that contain deposits."""
+    def ranges(self, rank: int, copies: Iterable[Handle] = ()) -> List[Tuple[int, int]]:
+        """Return the ranges of a rank's pool that contain deposits, or these ``copies`` of common memory."""
         found = self.deposits_by_rank[rank].values()
-        handles = [each for each in found if isinstance(each, Handle) and each.pool == rank]
+        handles = {*copies, *[each for each in found if isinstance(each, Handle) and each.pool == rank]}
         return [range_of(handle) for handle in handles if math.prod(handle.shape)]
 
     def common_value(self, number: int, pools: Any) -> Any:

@@ -191,10 +191,10 @@ class Session:
             except BaseException as error:
                 if command.has_steps:
                     add_steps(error, *self._steps_made(), self.root, command.failed_step)
-                if self.healing is not None and not self.closed and command.unsaved(True):
-                    self._deposit(command.unsaved(True))
                 if self.context.transport.common.slots:
                     self.dropped.append(SPARES)
+                if self.healing is not None and not self.closed and command.unsaved(True):
+                    self._deposit(command.unsaved(True))
                 raise
             finally:
                 self._running = False
@@ -648,11 +648,13 @@ class Session:
             if self.closed:
                 raise _Fatal(self._was_closed())
             self.launcher.end(ranks)
+            copies = self.context.transport.common.copies
             for rank in ranks:
                 self.block.reset(rank, self.block.words[COMMAND_NUMBER])
             self.block.words[DEATHS] = 0  # safe, because the keeper records the end of a rank before it sets this word
             try:
-                links = self.launcher.replace({rank: self.healing.ranges(rank) for rank in ranks}, self.pools)
+                taken = {rank: self.healing.ranges(rank, copies(rank)) for rank in ranks}
+                links = self.launcher.replace(taken, self.pools)
             except WorkerDied as error:
                 raise _Fatal(error) from error
             finally:

@@ -15,12 +15,14 @@ so that they agree on whether a spare array fits.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Collection, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Callable, Collection, Container, Dict, Iterable, List, Optional, Set, Tuple
 
 import numpy as np
 
 from ..kernels.copy import copy_into
+from ..memory.attach import PoolMap
 from ..memory.handles import Handle
+from ..memory.pool import Pool
 from .base import Key
 from .layouts import PooledArray
 
@@ -30,23 +32,24 @@ COMMON_FROM_BYTES = 1 << 16
 #: After a failed command, the master makes all ranks forget this, because they may disagree on the spare arrays.
 SPARES = ("spare arrays", 0)
 
+Saved = Tuple[Dict[Key, List[Handle]], Set[Key]]  # the current arrays on all hosts, and the keys that are kept apart
+
 ALIGNMENT = 64  #: In elements: ranks write parts that begin at multiples of it, so never to the same cache line.
 
 
 class CommonSlot:
     """The current and the spare array of a variable; ``coming`` is a new array that the next commit makes current.
 
-    If dead ranks are replaced, ``kept`` is the array that was current when the command began. The command may be
-    repeated from it, so a command with several commits also uses a ``third`` array.
+    If dead ranks are replaced, a command with several commits also uses a ``third`` array, because it may be repeated
+    from the array that was current when it began.
     """
 
-    __slots__ = ("current", "spare", "coming", "kept", "third")
+    __slots__ = ("current", "spare", "coming", "third")
 
     def __init__(self) -> None:
         self.current: Optional[PooledArray] = None
         self.spare: Optional[PooledArray] = None
         self.coming: Optional[PooledArray] = None
-        self.kept: Optional[PooledArray] = None
         self.third: Optional[PooledArray] = None
 
 
@@ -61,6 +64,7 @@ class CommonMemory:
         self.is_open, self.always_copies = is_open, False
         self.slots: Dict[Key, CommonSlot] = {}
         self._apart: Set[Key] = set()
+        self._kept: Dict[Key, Optional[PooledArray]] = {}  # current arrays when a command began that may be repeated
 
     def takes(self, key: Key, value: Any) -> bool:
         """Return whether a variable's value becomes common if all ranks receive it; equal on all ranks."""
@@ -87,7 +91,7 @@ class CommonMemory:
     def spare(self, key: Key, shape: Tuple[int, ...], dtype: Any) -> Optional[PooledArray]:
         """Return the spare array of a key if it fits; equal on all ranks."""
         slot = self.slots.setdefault(key, CommonSlot())
-        if slot.spare is slot.kept:
+        if slot.spare is self._kept.get(key):
             slot.spare, slot.third = slot.third, None
         fits = slot.spare is not None and slot.spare.array.shape == shape and slot.spare.array.dtype == dtype
         return slot.spare if fits else None
@@ -120,33 +124,42 @@ class CommonMemory:
 
     def keep(self, keys: Iterable[Key]) -> None:
         """Keep the current arrays until `release`, because a command may be repeated from them; equal on all ranks."""
-        for key in keys:
-            if key in self.slots and key not in self._apart:
-                self.slots[key].kept = self.slots[key].current
+        slots = {key: self.slots.get(key) for key in keys if key not in self._apart}
+        self._kept = {key: None if slot is None else slot.current for key, slot in slots.items()}
 
-    def release(self, keys: Iterable[Key], undo: bool) -> None:
+    def release(self, undo: bool) -> None:
         """End `keep`; with ``undo``, make the kept arrays current again. An interrupt may repeat this call."""
-        for slot in [self.slots[key] for key in keys if key in self.slots]:
-            kept = slot.kept
-            if kept is not None and undo and kept is not slot.current:
+        for key, kept in self._kept.items():
+            slot = self.slots.get(key)
+            if slot is None or kept is slot.current:
+                continue
+            if undo:
                 slot.spare, slot.current = slot.current, kept
-            elif kept is not None and kept is not slot.current and kept is not slot.spare:
+            elif kept is not slot.spare:
                 slot.third = kept
-            slot.kept = None
+        self._kept = {}
 
-    def saved(self) -> Tuple[Dict[Key, Handle], Set[Key]]:
-        """Return what a rank that replaces a dead one must know; called on the root, after a command was undone."""
-        arrays = {key: slot.kept or slot.current for key, slot in self.slots.items()}
-        return {key: placed.handle for key, placed in arrays.items() if placed is not None}, set(self._apart)
+    def copies(self, pool: int) -> List[Handle]:
+        """On the root, return the arrays in another host's pool, including those that its ranks may be writing to."""
+        found = [*self._kept.values()]
+        for slot in self.slots.values():
+            found += [slot.current, slot.spare, slot.third]
+        return [copy for placed in found if placed is not None for copy in placed.copies if copy.pool == pool]
 
-    def restore(
-        self, saved: Tuple[Dict[Key, Handle], Set[Key]], attach: Callable[[Handle], np.ndarray[Any, Any]]
-    ) -> None:
-        """Restore the record on a replacement, from what `saved` returned."""
+    def saved(self, numbers: Container[int]) -> Saved:
+        """On the root, return what a replacement must know about these variables, as of the last complete command."""
+        arrays = {**{key: slot.current for key, slot in self.slots.items()}, **self._kept}
+        there = {key: placed for key, placed in arrays.items() if placed is not None and key[1] in numbers}
+        return {key: [placed.handle, *placed.copies] for key, placed in there.items()}, set(self._apart)
+
+    def restore(self, saved: Saved, pool: Pool, pools: PoolMap) -> None:
+        """Restore the record on a replacement, from what `saved` returned; adopt the arrays in its own ``pool``."""
         handles, self._apart = saved
-        for key, handle in handles.items():
+        for key, of_hosts in handles.items():
+            handle = next(each for each in of_hosts if not pools.is_far(each))
+            array = pool.adopt(handle) if handle.pool == pool.ident else pools.here(handle)
             slot = self.slots[key] = CommonSlot()
-            slot.current = PooledArray.at(attach(handle), handle)
+            slot.current = PooledArray.at(array, handle)
 
     def keep_apart(self, key: Key) -> None:
         """Give each rank its own memory for a variable from now on; this rank's value is elsewhere, or not yet set."""

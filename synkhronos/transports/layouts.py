@@ -51,6 +51,7 @@ class PooledArray(NamedTuple):
     array: np.ndarray[Any, Any]
     handle: Handle
     stamp: int
+    copies: Sequence[Handle] = ()  # on the root, for common memory: the other hosts' arrays
 
     @classmethod
     def at(cls, array: np.ndarray[Any, Any], handle: Handle) -> PooledArray:

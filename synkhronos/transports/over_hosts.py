@@ -387,6 +387,12 @@ class HostsTransport(SharedMemoryTransport):
         whole = self.all_reduce_values(key, arrays, op, weights, label)
         return [array.reshape(-1)[slice(*self.part(array.size))] for array in whole]
 
+    def _note_copies(self, keys: Keys, layout: Layout) -> None:
+        for i, key in enumerate(keys if self.rank == self.root else ()):
+            slot, copies = self.common.slots[key], [layout.handles[ranks[0]][i] for ranks in self._hosts.ranks[1:]]
+            if slot.spare is not None:
+                slot.spare = slot.spare._replace(copies=copies)  # type: ignore[arg-type]
+
     def _shared(self, keys: Keys, layout: Layout, chosen: Sequence[int]) -> List[np.ndarray[Any, Any]]:
         """Return the chosen arrays of the root in common memory; the other hosts fetch them once."""
         is_elsewhere, offered, positions = self.home != self.root, [], list(chosen)
@@ -394,6 +400,7 @@ class HostsTransport(SharedMemoryTransport):
             self._fetch(layout, chosen, [rank == self.root for rank in self.everybody])
             offered = self._offered([keys[i] for i in chosen], [layout.array(self.root, i) for i in chosen])
         elsewhere = self._layout(offered) if chosen else layout
+        self._note_copies([keys[i] for i in chosen], elsewhere)
         if is_elsewhere:
             layout, positions = elsewhere, list(range(len(chosen)))
         return [self._mapped(keys[i], layout, j).array for i, j in zip(chosen, positions)]

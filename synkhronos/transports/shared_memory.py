@@ -217,6 +217,7 @@ class SharedMemoryTransport(Transport):
                 spares = [self._mapped(key, layout, i) for i, key in enumerate(keys)]
             for key, placed in zip(keys, spares):
                 self.common.slots[key].spare = placed
+            self._note_copies(keys, layout)
         return [placed.array for placed in spares]
 
     def part(self, size: int) -> Tuple[int, int]:
@@ -224,6 +225,7 @@ class SharedMemoryTransport(Transport):
 
     def share(self, keys: Keys, arrays: Arrays) -> List[np.ndarray[Any, Any]]:
         layout = self._layout(self._offered(keys, arrays) if self.rank == self.home else [])
+        self._note_copies(keys, layout)
         return [self._mapped(key, layout, i).array for i, key in enumerate(keys)]
 
     def _offered(self, keys: Keys, arrays: Arrays) -> List[PooledArray]:
@@ -234,6 +236,9 @@ class SharedMemoryTransport(Transport):
     def _shared(self, keys: Keys, layout: Layout, chosen: Sequence[int]) -> List[np.ndarray[Any, Any]]:
         """Return the chosen arrays of the root, which its layout lists, in common memory."""
         return [self._mapped(keys[i], layout, i).array for i in chosen]
+
+    def _note_copies(self, keys: Keys, layout: Layout) -> None:
+        """Record, on the root, where other hosts have these keys' spare arrays; on one host, there are none."""
 
     def _mapped(self, key: Key, layout: Layout, i: int) -> PooledArray:
         """Return the i-th array of the rank that has the common memory."""

@@ -705,8 +705,6 @@ def test_fork_counts_ranks_per_host():
     with refuses(ValueError, "master_rank"):
         synk.close()
         synk.fork(1, master_rank=1)
-    with refuses(ValueError, "shard_updates"):
-        synk.fork(2, heal=1, shard_updates=True)
     cores = [host.cores for host in PROGRAM.all_hosts()]
     assert synk.fork() == sum(cores)
     synk.close()

@@ -4,6 +4,7 @@ import pytest
 from clocks import Clock
 
 import synkhronos as synk
+from synkhronos.program.program import PROGRAM
 from synkhronos.runtime import session as session_module
 
 
@@ -13,6 +14,13 @@ def closed():
     synk.close()
     yield
     synk.close()
+
+
+@pytest.fixture(scope="module")
+def keeper():
+    """End the keeper after this file, because ranks of later files would not inherit Theano's cache of modules."""
+    yield
+    PROGRAM.shut_down()
 
 
 @pytest.fixture

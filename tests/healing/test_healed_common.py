@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fragile_training import ROUNDS
 from killer import Killer, kill
+from worlds import over_hosts
 
 import synkhronos as synk
 from synkhronos.errors import WorkerError
@@ -21,13 +22,21 @@ from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("keeper")]
 
 N = 10_000  # above the minimum size of common values
 START = np.arange(-5000.0, 5000.0)
 ROWS = np.arange(40.0)
 
-RANK = [0]  # this process's, once `Name` has run
+RANK, CALLS = [0], [0]  # this process's number, and its calls of `Disturbing` since `Name` was run
+
+#: Ranks on each host. With two hosts, rank 2 has the second host's common memory, and its pool contains no other array.
+WORLDS = [(3,), (2, 2)]
+over_worlds = pytest.mark.parametrize("counts", [*WORLDS, pytest.param((1, 2, 1), marks=pytest.mark.thorough)])
+
+
+def forked(counts, heal, **options):
+    return synk.fork(*counts, heal=heal, **options) if len(counts) == 1 else over_hosts(counts, heal=heal, **options)
 
 
 class Places(Command):
@@ -48,9 +57,30 @@ def places(*variables):
     return PROGRAM.session.run(Places(numbers))
 
 
+class Arrays(Command):
+    """Return the locations of this rank's arrays in common memory, by role."""
+
+    def run(self, context):
+        roles = [[slot.current, slot.spare, slot.third] for slot in context.transport.common.slots.values()]
+        return [[each and each.handle for each in slot] for slot in roles]
+
+
+def assert_copies_are_known():
+    """Check that the root knows all arrays of other hosts; a new first rank keeps them even if some ranks write there."""
+    arrays, common = PROGRAM.session.run(Arrays()), PROGRAM.session.context.transport.common
+    for first, *others in PROGRAM.session.hosts.ranks[1:]:
+        there = {repr(each) for slot in arrays[first] for each in slot if each is not None}
+        assert {repr(each) for each in common.copies(first)} == there and there
+        assert [arrays[rank] for rank in others] == [arrays[first]] * len(others)
+
+
 def assert_one(variable, value):
-    """Check that all ranks have this value in the same memory."""
-    assert len(set(map(repr, places(variable)))) == 1 and None not in places(variable)[0]
+    """Check that all ranks of a host have this value in the same memory, in its first rank's pool."""
+    assert_copies_are_known()
+    found = [place for (place,) in places(variable)]
+    for first, *others in PROGRAM.session.hosts.ranks:
+        assert found[first].pool == (first or PROGRAM.session.pool.ident)
+        assert [found[rank] for rank in others] == [found[first]] * len(others)
     for got in synk.gather(variable, nd_up=1):
         np.testing.assert_array_equal(got, value)
 
@@ -59,11 +89,11 @@ class Disturbing:
     """A function that returns its argument, and kills its rank or raises once for a file ``RANK-STEP`` in a folder."""
 
     def __init__(self, folder):
-        self.folder, self.calls = str(folder), 0
+        self.folder = str(folder)
 
     def __call__(self, x):
-        self.calls += 1
-        for path in Path(self.folder).glob(f"*-{self.calls}"):
+        CALLS[0] += 1
+        for path in Path(self.folder).glob(f"*-{CALLS[0]}"):
             dies, who, _ = path.name.split("-")
             if int(who) == RANK[0]:
                 path.unlink()
@@ -77,7 +107,7 @@ class Name(Command):
     """Give each rank's process its number."""
 
     def run(self, context):
-        RANK[0] = context.rank
+        RANK[0], CALLS[0] = context.rank, 0
 
 
 def momentum(folder=None):
@@ -102,12 +132,13 @@ class Truth:
         self.w = self.w + 2 * self.v
 
 
-def test_a_replacement_maps_the_same_arrays():
-    synk.fork(3, heal=9, shard_updates=True)
+@over_worlds
+def test_a_replacement_maps_the_same_arrays(counts):
+    forked(counts, 9, shard_updates=True)
     f, w, v = momentum()
     truth = Truth()
     for _ in range(2):
-        for rank in (1, 2):
+        for rank in PROGRAM.session.others:
             f(ROWS)
             truth.step(ROWS.sum())
             kill(rank)
@@ -117,19 +148,46 @@ def test_a_replacement_maps_the_same_arrays():
             for i in range(5):
                 truth.step(ROWS[i : i + 4].sum())
     assert_one(w, truth.w)
-    assert len(PROGRAM.session.healing.deaths) == 4
+    assert len(PROGRAM.session.healing.deaths) == 2 * len(PROGRAM.session.others)
+
+
+class Used(Command):
+    """Return the bytes in use in this rank's pool."""
+
+    def run(self, context):
+        return context.pool.used
+
+
+def test_deaths_of_a_first_rank_leave_no_memory_in_use(tmp_path):
+    """Its replacements use at most three arrays for each of two variables."""
+    forked((2, 2), 99)
+    f, w, v = momentum(tmp_path)
+    synk.distribute()
+    PROGRAM.session.run(Name())
+    truth, batches = Truth(), [slice(i, i + 4) for i in range(5)]
+    for _ in range(6):
+        (tmp_path / "kill-2-3").touch()
+        f.steps(ROWS, batches=batches)
+        for batch in batches:
+            truth.step(ROWS[batch].sum())
+        assert_one(w, truth.w)
+        assert_one(v, truth.v)
+        PROGRAM.session.run(Name())
+        assert PROGRAM.session.run(Used())[2] < 7 * START.nbytes
+    assert len(PROGRAM.session.healing.deaths) == 6
 
 
 @pytest.mark.parametrize("what", ["kill", "raise"])
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
-def test_a_disturbance_in_steps(tmp_path, what, step):
+@pytest.mark.parametrize("counts, rank", [((3,), 1), ((2, 2), 2), pytest.param((2, 2), 3, marks=pytest.mark.thorough)])
+def test_a_disturbance_in_steps(tmp_path, counts, rank, what, step):
     """After a death, the command is repeated from its first step; after an error, complete steps keep their values."""
-    synk.fork(3, heal=9)
+    forked(counts, 9)
     f, w, v = momentum(tmp_path)
     truth = Truth()
     synk.distribute()
     PROGRAM.session.run(Name())
-    (tmp_path / f"{what}-1-{step}").touch()
+    (tmp_path / f"{what}-{rank}-{step}").touch()
     batches, done = [slice(i, i + 6) for i in range(5)], 5
     if what == "kill":
         f.steps(ROWS, batches=batches)
@@ -152,17 +210,26 @@ def test_a_disturbance_in_steps(tmp_path, what, step):
     assert len(PROGRAM.session.healing.deaths) == 1 + (what == "kill")
 
 
-def test_ranks_that_differ_and_a_variable_that_is_kept_apart():
-    synk.fork(3, heal=99)
+@over_worlds
+def test_ranks_that_differ_and_a_variable_that_is_kept_apart(counts):
+    forked(counts, 99)
+    n, others = sum(counts), PROGRAM.session.others
     f, w, v = momentum()
     synk.distribute()
     synk.set_value(w, START * 3, rank=1)
-    kill(2)
-    assert [rank for rank, (place,) in enumerate(places(w)) if place is None] == [1]
-    kill(1)
-    np.testing.assert_array_equal(synk.gather(w, nd_up=1), [START, START * 3, START])
+    for rank in others:
+        kill(rank)
+        assert [rank for rank, (place,) in enumerate(places(w)) if place is None] == [1]
+    np.testing.assert_array_equal(synk.gather(w, nd_up=1), [START, START * 3, *[START] * (n - 2)])
     synk.broadcast(w)
     kill(1)
+    assert_one(w, START)
+    for rank in others:  # no rank has the value in common memory
+        synk.set_value(w, START * rank, rank=rank)
+    for rank in others:
+        kill(rank)
+        np.testing.assert_array_equal(synk.gather(w, nd_up=1), [START * max(1, rank) for rank in range(n)])
+    synk.broadcast(w)
     assert_one(w, START)
     f(ROWS)
     x = engine.variable("x", "float64", 1)
@@ -172,23 +239,45 @@ def test_ranks_that_differ_and_a_variable_that_is_kept_apart():
     assert {place for (place,) in places(v)} == {None}
     truth = Truth()
     truth.step(ROWS.sum())
-    for rank in (1, 2):
+    for rank in others:
         in_place(ROWS)
         f(ROWS)
         truth.v *= 2
         truth.step(ROWS.sum())
         kill(rank)
-        np.testing.assert_array_equal(synk.gather(v, nd_up=1), [truth.v] * 3)
+        np.testing.assert_array_equal(synk.gather(v, nd_up=1), [truth.v] * n)
     assert_one(w, truth.w)
     synk.all_reduce(w, op="avg")
-    kill(1)
+    kill(others[-1])
     f(ROWS)  # from the ranks' own memory to common memory
     truth.step(ROWS.sum())
     assert_one(w, truth.w)
 
 
-def test_what_the_program_changes_between_steps():
-    synk.fork(2, heal=9)
+@pytest.mark.parametrize("counts, rank", [((3,), 1), ((2, 2), 2)])
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_a_death_in_steps_that_begin_with_the_ranks_own_values(tmp_path, counts, rank, step):
+    """After an all_reduce, the current arrays in common memory are no rank's values, nor deposits."""
+    forked(counts, 9)
+    f, w, v = momentum(tmp_path)
+    truth, batches = Truth(), [slice(i, i + 8) for i in range(5)]
+    f(ROWS)
+    truth.step(ROWS.sum())
+    synk.all_reduce([w, v], op="max")
+    PROGRAM.session.run(Name())
+    (tmp_path / f"kill-{rank}-{step}").touch()
+    for _ in range(2):
+        f.steps(ROWS, batches=batches)
+        for batch in batches:
+            truth.step(ROWS[batch].sum())
+        assert_one(w, truth.w)
+        assert_one(v, truth.v)
+    assert len(PROGRAM.session.healing.deaths) == 1
+
+
+@pytest.mark.parametrize("counts, rank", [((2,), 1), ((1, 2), 1), ((1, 2), 2)])
+def test_what_the_program_changes_between_steps(counts, rank):
+    forked(counts, 9)
     f, w, v = momentum()
     truth = Truth()
     done = []
@@ -197,7 +286,7 @@ def test_what_the_program_changes_between_steps():
         if not done and i == 2:
             done.append(i)
             v.set_value(np.ones(N))
-            kill(1)
+            kill(rank)
 
     f.steps(ROWS, batches=[slice(i, i + 4) for i in range(6)], on_step=on_step)
     for i in range(6):
@@ -206,16 +295,17 @@ def test_what_the_program_changes_between_steps():
     assert_one(w, truth.w)
     assert_one(v, truth.v)
     w.get_value(borrow=True)[...] += 1
-    kill(1)
+    kill(rank)
     f(ROWS)
     truth.w += 1
     truth.step(ROWS.sum())
     assert_one(w, truth.w)
 
 
-def test_kills_at_any_time():
+@over_worlds
+def test_kills_at_any_time(counts):
     """Calls, slices, steps, broadcasts and collectives; ranks die before and during each of them."""
-    synk.fork(3, heal=1000)
+    forked(counts, 1000)
     f, w, v = momentum()
     truth = Truth()
     with Killer(PROGRAM.session.others, likely=0.7) as killer:

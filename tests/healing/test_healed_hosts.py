@@ -26,17 +26,10 @@ from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("keeper")]
 
 #: Length of a notice that does not fit into its slot.
 LONG = 40_000
-
-
-@pytest.fixture(autouse=True, scope="module")
-def keeper():
-    """End the keeper after this file, because ranks of later files would not inherit Theano's cache of modules."""
-    yield
-    PROGRAM.shut_down()
 
 
 def forked(counts=(2, 2), heal=1, **options):

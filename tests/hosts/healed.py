@@ -1,4 +1,4 @@
-"""A program over two hosts with two ranks each, in which ranks die during large reductions: ``healed.py FOLDER``.
+"""A program over two hosts with two ranks each, in which ranks die in large reductions and calls: ``healed.py FOLDER``.
 
 It prints "done" if all values are as expected. FOLDER is shared by all hosts.
 """
@@ -48,6 +48,29 @@ def check(w, m, expected):
         np.testing.assert_array_equal(synk.get_value(rank, m), expected)
 
 
+def train(session, flag):
+    """Let ranks die while the ranks of each host write to its common memory, and return the number of deaths."""
+    v, x = engine.shared(np.arange(float(SIZE)), "v"), engine.variable("x", "float64", 1)
+    f = synk.function([x], updates=[(v, v + engine.sum(x))], exact=True)
+    rows, batches, n, expected = np.arange(16.0), [slice(j, j + 4) for j in range(8)], 0, np.arange(float(SIZE))
+    f(rows)
+    expected += rows.sum()
+    for rank in (1, 2, 3):
+        for i in range(ROUNDS):
+            session.run(Die(flag, rank, 0.01 * i))
+            n += 1
+            while flag.exists():
+                f.steps(rows, batches=batches)
+                expected += sum(rows[batch].sum() for batch in batches)
+            f(rows)
+            expected += rows.sum()
+            for each in range(4):
+                np.testing.assert_array_equal(synk.get_value(each, v), expected)
+            expected *= 0.5
+            synk.broadcast(v, expected)
+    return n
+
+
 def main(folder):
     """Run the program."""
     flag = Path(folder) / "flag"
@@ -71,6 +94,7 @@ def main(folder):
             synk.all_reduce(w, "max", into=m)
             n += 1
             check(w, m, np.arange(SIZE) + 3.0)
+    n += train(session, flag)
     assert len(session.healing.deaths) == n, session.healing.deaths
     started = synk.all_reduce(w, "sum", into=m, wait=False)
     try:

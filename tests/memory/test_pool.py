@@ -805,3 +805,20 @@ def test_a_pool_is_taken_over():
     assert second.adopt(Handle(5, 0, (0, 3), None, np.dtype("f8"))).shape == (0, 3)
     with reports(ValueError, 64):
         Pool(5, fd=os.dup(first.fileno()), taken=[(0, 128), (64, 64)])
+
+
+def test_ranges_that_are_not_adopted_stay_until_they_are_freed():
+    first = Pool(5)
+    arrays = [first.allocate((1000,), "float64") for _ in range(3)]
+    ranges = [range_of(first.handle(array)) for array in arrays]
+    second = Pool(5, fd=os.dup(first.fileno()), taken=ranges)
+    fresh = second.allocate((1000,), "float64")
+    assert range_of(second.handle(fresh)) not in ranges
+    adopted = second.adopt(first.handle(arrays[1]))
+    second.free_unadopted()
+    second.free_unadopted()
+    again = [second.allocate((1000,), "float64") for _ in range(2)]
+    assert {range_of(second.handle(array)) for array in again} == {ranges[0], ranges[2]}
+    assert second.handle(adopted) == first.handle(arrays[1])
+    with pytest.raises(KeyError):
+        second.adopt(first.handle(arrays[1]))

@@ -29,7 +29,6 @@ ASKING = {
     "program/program.py": (6, "starts the ranks, and asks the bridge which hosts exist"),
     "program/hosts.py": (3, "starts the program"),
     "program/devices.py": (4, "chooses devices of all hosts, and sets NCCL's network"),
-    "program/lifecycle.py": (1, "refuses an option"),
     "program/profiled.py": (2, "compares clocks, and collects records"),
     "mesh/devices.py": (1, "refuses several hosts"),
     "contrib/asynchronous.py": (1, "refuses several hosts"),

@@ -14,6 +14,7 @@ from synkhronos.cluster.bulk_transfers import BulkTransfers
 from synkhronos.cluster.deputy import Deputy
 from synkhronos.cluster.requests import Requests
 from synkhronos.cluster.stand_in import StandIn
+from synkhronos.memory.pool import Pool
 from synkhronos.processes import keeper
 from synkhronos.replication.command import Rejoin
 from synkhronos.runtime import channel
@@ -169,22 +170,22 @@ PLANTS = {
     "a step that overwrites the values from before its command": (
         [CommonMemory],
         "spare",
-        {"if slot.spare is slot.kept:": "if slot.spare is None:"},
+        {"if slot.spare is self._kept.get(key):": "if slot.spare is None:"},
     ),
     "common memory that is not made current again": (
         [CommonMemory],
         "release",
-        {"and undo and": "and not undo and"},
+        {"if undo:": "if not undo:"},
     ),
     "a replacement that maps the spare array": (
         [CommonMemory],
         "saved",
-        {"slot.kept or slot.current": "slot.spare or slot.current"},
+        {"**{key: slot.current": "**self._kept, **{key: slot.spare or slot.current", ", **self._kept}": "}"},
     ),
     "a replacement that maps the array of a step": (
         [CommonMemory],
         "saved",
-        {"slot.kept or slot.current": "slot.current"},
+        {"**{key: slot.current": "**self._kept, **{key: slot.current", ", **self._kept}": "}"},
     ),
     "a replacement that keeps nothing apart": (
         [CommonMemory],
@@ -206,10 +207,10 @@ PLANTS = {
         "restore",
         {"self._own.get(entry.number)": "self._transport.current(_key(entry.number, entry.on_device))"},
     ),
-    "a dead rank's memory that is released": (
-        [Healing],
-        "ranges",
-        {"return [": "return [][:0] and ["},
+    "a dead rank's memory that is allocated again": (
+        [Pool],
+        "__init__",
+        {"self._free.take_at(start, size)": "pass"},
     ),
     "a replacement that repeats the last command": (
         [ControlBlock],
@@ -348,6 +349,11 @@ PLANTS_OVER_HOSTS = {
         [CommonMemory],
         "offered",
         {"or self.always_copies": ""},
+    ),
+    "a replaced leader whose array no other rank maps": (
+        [CommonMemory],
+        "restore",
+        {"pool.adopt(handle)": "pool.adopt(handle).copy()"},
     ),
     "parts of all ranks instead of the host's": (
         [SharedMemoryTransport],

@@ -605,7 +605,8 @@ class Simulation:
         if len(lost) > self.schedule.heal or {"keeper", *OF_HOSTS} & {fault.kind for fault in self.excused}:
             return
         notes = " ".join(getattr(error, "__notes__", ()))
-        if not any(reason in notes for reason in REFUSALS):
+        why = " ".join([note for note in getattr(error, "__notes__", ()) if "was not replaced" in note])
+        if not any(reason in why for reason in REFUSALS):
             raise Wrong("not replaced", f"{name} raised {error}\n{notes}\nfaults: {self.excused}") from error
 
     def _check_result(self, name, result, meaning):

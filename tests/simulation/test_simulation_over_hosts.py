@@ -72,6 +72,18 @@ def test_a_host_that_commits_alone_is_found():
         with_interrupts(simulation)
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("again", [0, 30])
+def test_deaths_while_hosts_write_to_common_memory(rank, again):
+    """Rank 1 has the common memory of the second host. With ``again``, the process that replaces it dies, too."""
+    steps = ("exact_call", 1, 8), ("exact_steps", 2, 3, 4), ("exact_call", 3, 4), ("get_value", "u", 2)
+    schedule = of_leader(9, *steps)
+    with Simulation() as simulation:
+        for point in range(1, 1900 if rank == 1 else 600, 41 if rank == 1 else 13):
+            simulation.run(schedule._replace(order=point, faults=(Fault("death", rank, 1, point, again=again),)))
+        assert simulation.replaced >= simulation.faults["death"] >= 30
+
+
 def test_schedules_over_hosts_are_right():
     """A share of `make simulate`."""
     totals = Totals()
