@@ -98,7 +98,8 @@ def test_one_core_each_is_announced(slurm, python):
 
 def test_sbatch(slurm, python):
     command = " ".join(srun(python, "-m", "synkhronos", "train.py", n_hosts=2))
-    assert slurm.batch(["-N", "2", "--ntasks-per-node=1", "--cpus-per-task=2"], command) == expected(2) + "\n"
+    said = slurm.batch(["-N", "2", "--ntasks-per-node=1", "--cpus-per-task=2"], command)
+    assert said == expected(2) + "\n", said
 
 
 def test_sbatch_without_srun_is_announced(slurm, python):

@@ -154,11 +154,14 @@ def run_on(n_cores, first, count, progress, draw=drawn, totals=None):
     return totals
 
 
-def find(name, most):
-    """Plant a fault and return the seed that finds it, with its failure; None if ``most`` schedules do not find it."""
+def find(name, most, first=0):
+    """Plant a fault and return the seed that finds it, with its failure; None if ``most`` schedules do not find it.
+
+    Their seeds are tried from ``first`` on, then from 0 on.
+    """
     draw = drawn_over_hosts if name in PLANTS_OVER_HOSTS else drawn
     with planted(name), Simulation() as simulation:
-        for seed in range(most):
+        for seed in [*range(first, most), *range(first)]:
             try:
                 simulation.run(draw(seed))
             except Wrong as wrong:

@@ -366,6 +366,35 @@ PLANTS_OVER_HOSTS = {
         {"self._told[host] = link, others, [0, 0]": "self._told[host] = link, others, _"},
     ),
 }
+#: Schedules that find a fault; tests run these first. The others are among the first ten (``tools/simulate.py --plants``).
+FOUND_BY = {
+    "an abort of the next command, too": 30,
+    "an abort that is requested for the command before": 16,
+    "a command that is announced before it is written": 51,
+    "changes of an aborted command": 101,
+    "an undo log that is dropped too early": 126,
+    "a deposit that is overwritten before the commit": 101,
+    "survivors that keep what they have begun": 29,
+    "a step that overwrites the values from before its command": 229,
+    "a replacement that maps the array of a step": 29,
+    "a replacement that keeps nothing apart": 36,
+    "survivors that remember the spare arrays": 28,
+    "a deposit in a rank's own memory that is freed too early": 1627,
+    "a replacement that repeats the last command": 53,
+    "an interrupt that leaves a rank asleep": 38,
+    "a leader that continues without a notice": 419,
+    "a notice that overwrites the next one": 41,
+    "a promise that is valid at once": 28,
+    "a new leader that does not wake its host": 92,
+    "a cut cable that is not noticed": 15,
+    "a lost host that is taken for another": 29,
+    "a death that hides the others": 150,
+    "an abort that does not wait for decisions": 568,
+    "a reduction that a host takes part in twice": 28,
+    "a message that is lost in an interrupt": 81,
+    "the root's host alone does not use its spare array": 165,
+    "a replaced leader without the command": 32,
+}
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from many_schedules import Totals, find
-from protocol_faults import ALONE, PLANTS_OVER_HOSTS, planted
+from protocol_faults import ALONE, FOUND_BY, PLANTS_OVER_HOSTS, planted
 from schedules import (
     ENGINE_POINT,
     OF_HOSTS,
@@ -34,9 +34,6 @@ from synkhronos.cluster.requests import Requests
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-
-#: Faults that hundreds of schedules find; the others are found by the first fifty.
-RARE = "without a notice|lost host|interrupt|does not wake|hides|without the command|decisions"
 
 
 @pytest.fixture(autouse=True)
@@ -207,11 +204,10 @@ def test_an_internal_error_of_a_serving_process_is_noticed(monkeypatch):
     assert "NoneType" in str(raised.value)
 
 
-@pytest.mark.thorough(RARE)
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("name", sorted({*PLANTS_OVER_HOSTS} - {ALONE}))
 def test_planted_faults_are_found(name):
-    found = find(name, 5000)
+    found = find(name, 5000, FOUND_BY.get(name, 0))
     assert found is not None, name
 
 
