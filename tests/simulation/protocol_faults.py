@@ -393,6 +393,7 @@ FOUND_BY = {
     "a reduction that a host takes part in twice": 28,
     "a message that is lost in an interrupt": 81,
     "the root's host alone does not use its spare array": 165,
+    "a replaced leader whose array no other rank maps": 92,
     "a replaced leader without the command": 32,
 }
 
