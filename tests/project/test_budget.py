@@ -23,7 +23,7 @@ BUDGET = {
     "sync/": 1131,
     "runtime/": 1892,
     "transports/": 1780,
-    "cluster/": 2198,
+    "cluster/": 2199,
     "processes/": 876,
     "program/": 1048,
     "engines/ sharding/ ops/": 8636,

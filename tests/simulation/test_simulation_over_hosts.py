@@ -177,6 +177,11 @@ FOUND = {
         (Fault("stuck", 1, 7, 98),),
         *(247161931, FOREVER, (1, 2), Behavior(1e-3, 1 << 18, True, True, 1e-2)),
     ),
+    "seed 100354: after the loss of a host, the bridge waited for MPI, whose failure was then taken for the cause": Schedule(
+        *(7, 0, 1, False, 2.0, 0.0, 1, (("gather",),)),
+        (Fault("power", 1, 0, 57),),
+        *(2644431565, 0, (3, 1, 3), Behavior(1e-4, 1 << 17, True, True, 1e-4)),
+    ),
 }
 
 
