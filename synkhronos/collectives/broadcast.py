@@ -28,13 +28,16 @@ class Broadcast(CollectiveCommand):
         return Joint("broadcast", None, self.numbers, True, (context.root,))
 
     def run(self, context: RankContext) -> None:
+        transport, entries = context.transport, context.entries(self.numbers)
+        is_own = self.handles is None and context.rank == context.root
+        for entry in entries if is_own else ():  # values that are no longer borrowed need not be compared any more
+            entry.reclaim(context.pool, transport.keeps(entry.key, entry.cell[0]))
         if self.handles is None:
-            is_read = context.rank == context.root and not context.transport.common.is_open
-            keys, arrays = context.bind(self.numbers, is_read)
-            results = context.transport.broadcast(keys, arrays, context.root, self.on_host)
+            keys, arrays = context.bind(self.numbers, is_own and not transport.common.is_open)
+            results = transport.broadcast(keys, arrays, context.root, self.on_host)
         else:
             results = self._given(context, [context.pools.attach(handle) for handle in self.handles])
-        context.transaction.commit_values(context.entries(self.numbers), results, same=True)
+        context.transaction.commit_values(entries, results, same=True, is_own=is_own)
 
     def _given(self, context: RankContext, values: List[Any]) -> Pending:
         """Return the values in memory of all ranks or, if they are small, copied into this rank's memory."""

@@ -237,6 +237,11 @@ class SharedEntry(ValueObserver):
             borrowed.remember()
         return found
 
+    def reclaim(self, pool: Any, n_others: int) -> None:
+        """Stop treating the value as borrowed if the program no longer refers to it; see `has_changed`."""
+        if self.borrowed is not None and not self.borrowed.is_held(self.cell, pool, n_others):
+            self.borrowed = None
+
 
 def set_all(entries: Iterable[SharedEntry], values: Iterable[Any]) -> None:
     """Set variables to values that a function has computed: a faster loop over `SharedEntry.set`."""

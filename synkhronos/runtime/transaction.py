@@ -68,11 +68,13 @@ class Transaction:
         *changes: Action,
         others: Sequence[Setting] = (),
         same: bool = False,
+        is_own: bool = False,
         result: Any = None,
     ) -> None:
         """Commit the results of a collective as values of variables, on all ranks or on none; this ends the command.
 
-        In ``results``, None leaves this rank's value unchanged; with ``same`` all ranks have the same results.
+        In ``results``, None leaves this rank's value unchanged; with ``same`` all ranks have the same results. With
+        ``is_own``, they are copies of this rank's values, so values that the program has borrowed stay in place.
         ``others`` are values that do not arrive through the transport; ``result`` is the command's return value.
         """
         for i, entry in enumerate(entries):
@@ -88,6 +90,8 @@ class Transaction:
             for entry, result in zip(entries, results):
                 if result is not None:
                     entry.common = result if self.transport.swap_in(entry.key, result) else None
+                    if is_own and entry.borrowed is not None:
+                        entry.borrowed.elsewhere = result
                     entry.set(result, origin)
                 else:
                     entry.origin = origin

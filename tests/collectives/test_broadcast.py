@@ -90,3 +90,19 @@ def test_bad_values(three, refused):
     freed = synk.data(one)
     freed.free_memory()
     refused(three, synk.StateError, lambda: synk.broadcast(W, freed), got="free_memory")
+
+
+@pytest.mark.parametrize("size", [3, 1 << 15])  # in the ranks' own memory, and in common memory
+def test_values_that_the_program_has_borrowed(world, size):
+    (variable,) = world.shareds([np.zeros(size)])
+    synk.broadcast(variable)
+    lent = variable.get_value(borrow=True)
+    for number in (1.0, 2.0):
+        lent[-1] = number
+        synk.broadcast(variable)
+        table.assert_same_bits(world.values(variable), np.append(np.zeros(size - 1), number))
+    del lent
+    for number in (3.0, 4.0):
+        variable.get_value(borrow=True)[-1] = number  # the program no longer refers to the array
+        synk.broadcast(variable)
+        table.assert_same_bits(world.values(variable), np.append(np.zeros(size - 1), number))

@@ -102,7 +102,7 @@ class Program:
             self._compare("result", actual, results)
             self._returned.append((len(self.steps), actual, copy.deepcopy(actual)))
             self.model.note(after, step.is_by_master, step.is_common)
-            for name in after if getattr(step, "way", "") != "kept" else ():
+            for name in () if step.keeps_borrowed else after:
                 self.library.kept.pop(name, None)  # the variable may have another array now
             self.model.kept = {name: array.shape for name, array in self.library.kept.items()}
         self._compare_values(after)

@@ -47,6 +47,7 @@ class Call:
     given: dict
     options: dict = field(default_factory=dict)
     how: str = "call"
+    keeps_borrowed = False
 
     @property
     def is_by_master(self):
@@ -114,6 +115,11 @@ class Collective:
     is_by_master = False
 
     @property
+    def keeps_borrowed(self):
+        """Whether an array that a variable has borrowed from the program stays its value."""
+        return self.name == "broadcast" and len(self.arguments) == 1
+
+    @property
     def is_common(self):
         return self.name == "broadcast" or self.name == "all_reduce" and set(self.options) <= {"op", "into"}
 
@@ -175,6 +181,10 @@ class Put:
     way: str = "set_value"
     is_by_master, is_common = True, False
 
+    @property
+    def keeps_borrowed(self):
+        return self.way == "kept"
+
     def __repr__(self):
         return f"{self.name}.set_value({self.value!r})" + f"  # by way of {self.way!r}" * (self.way != "set_value")
 
@@ -190,7 +200,7 @@ class Save:
     """Save variables in a checkpoint."""
 
     names: list
-    is_by_master, is_common = False, False
+    is_by_master, is_common, keeps_borrowed = False, False, False
 
     def __repr__(self):
         return f"saved.append({self.names!r})"
@@ -207,7 +217,7 @@ class Load:
     """Load one of the checkpoints."""
 
     i: int
-    is_by_master, is_common = False, True
+    is_by_master, is_common, keeps_borrowed = False, True, False
 
     def __repr__(self):
         return f"load(saved[{self.i}])"
@@ -224,7 +234,7 @@ class Wait:
     """Wait for one of the collectives that were started."""
 
     i: int
-    is_by_master, is_common = False, False
+    is_by_master, is_common, keeps_borrowed = False, False, False
 
     def __repr__(self):
         return f"started[{self.i}].wait()"
@@ -240,7 +250,7 @@ class Wait:
 class Distribute:
     """Send all functions to the ranks."""
 
-    is_by_master, is_common = False, False
+    is_by_master, is_common, keeps_borrowed = False, False, False
 
     def __repr__(self):
         return "distribute()"

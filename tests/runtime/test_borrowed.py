@@ -40,8 +40,10 @@ def test_a_change_is_seen(value):
         assert borrowed.has_changed() or value.dtype == bool
         value[last] = not before if value.dtype == bool else 98
         assert borrowed.has_changed()
-        value[last] = before
+        borrowed.remember()
         assert not borrowed.has_changed()
+        value[last] = before
+        assert borrowed.has_changed()
     borrowed.forget()
     assert borrowed.has_changed()
 
