@@ -31,7 +31,8 @@ class Broadcast(CollectiveCommand):
         transport, entries = context.transport, context.entries(self.numbers)
         is_own = self.handles is None and context.rank == context.root
         for entry in entries if is_own else ():  # values that are no longer borrowed need not be compared any more
-            entry.reclaim(context.pool, transport.keeps(entry.key, entry.cell[0]))
+            if entry.borrowed is not None:
+                entry.reclaim(context.pool, transport.keeps(entry.key, entry.cell[0]))
         if self.handles is None:
             keys, arrays = context.bind(self.numbers, is_own and not transport.common.is_open)
             results = transport.broadcast(keys, arrays, context.root, self.on_host)

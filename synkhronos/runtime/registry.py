@@ -238,8 +238,9 @@ class SharedEntry(ValueObserver):
         return found
 
     def reclaim(self, pool: Any, n_others: int) -> None:
-        """Stop treating the value as borrowed if the program no longer refers to it; see `has_changed`."""
-        if self.borrowed is not None and not self.borrowed.is_held(self.cell, pool, n_others):
+        """Stop treating a borrowed value as such if the program no longer refers to it; see `has_changed`."""
+        assert self.borrowed is not None
+        if not self.borrowed.is_held(self.cell, pool, n_others):
             self.borrowed = None
 
 
