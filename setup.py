@@ -18,9 +18,10 @@ setuptools.setup(
     ext_modules=[
         setuptools.Extension(
             "synkhronos.kernels._kernels",
-            ["synkhronos/kernels/_kernels.c"],
+            ["synkhronos/kernels/_kernels.c", "synkhronos/kernels/_meeting.c"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if IS_LIMITED else [],
-            extra_compile_args=["-O3", "-ffp-contract=off"],
+            extra_compile_args=["-O3", "-ffp-contract=off", "-pthread"],
+            extra_link_args=["-pthread"],  # semaphores, with glibc before 2.34
             py_limited_api=IS_LIMITED,
             optional=True,
         )

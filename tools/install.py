@@ -36,6 +36,7 @@ SOURCES = (
     "pyproject.toml",
     os.path.join("tools", "install.py"),
     os.path.join("synkhronos", "kernels", "_kernels.c"),
+    os.path.join("synkhronos", "kernels", "_meeting.c"),
 )
 
 

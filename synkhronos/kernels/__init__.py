@@ -1,8 +1,9 @@
-"""C kernels for copies, reductions and bfloat16 conversion, with NumPy as the fallback; the library's only C code.
+"""C kernels for copies, reductions, bfloat16 conversion and barriers, with NumPy or Python as the fallback.
 
-::
+This is the library's only C code. It accepts buffers, never addresses::
 
-    copy.py       copy_into, join_into ----+
-    reduce.py     Portion.combine ---------+--> _kernels.c   (accepts buffers, never addresses)
-    encoding.py   encode, decode ----------+
+    copy.py            copy_into, join_into ----+
+    reduce.py          Portion.combine ---------+--> _kernels.c
+    encoding.py        encode, decode ----------+
+    ../sync/barrier    Barrier.wait, exchange -----> _meeting.c
 """

@@ -540,6 +540,8 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+int add_meeting(PyObject *module); /* adds the type of `_meeting.c` */
+
 static int
 execute(PyObject *module)
 {
@@ -550,7 +552,7 @@ execute(PyObject *module)
         Py_DECREF(type);
         return -1;
     }
-    return 0;
+    return add_meeting(module);
 }
 
 static PyModuleDef_Slot slots[] = {
@@ -564,7 +566,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_kernels",
-    .m_doc = "Copies, reductions and bfloat16 conversions.",
+    .m_doc = "Copies, reductions, bfloat16 conversions, and barriers.",
     .m_methods = methods,
     .m_slots = slots,
 };

@@ -29,7 +29,7 @@ CACHE_BYTES = cache_size()  # size of the largest cache
 def log_missing_kernels() -> None:
     """Log, once, if the C kernels are missing; called by `fork`."""
     if _reasons:
-        words = "the C kernels are missing (%s), so large collectives are slower; see python -m synkhronos doctor"
+        words = "the C kernels are missing (%s), so collectives are slower; see python -m synkhronos doctor"
         logger.warning(words, _reasons.pop())
 
 

@@ -7,7 +7,7 @@ performs all other reductions, in blocks that fit the cache.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,7 @@ class Portion:
         arrays = [array for of_array in self._parts + self._targets for array in of_array if array is not None]
         self._stream = sum(array.nbytes for array in arrays) >= streaming.CACHE_BYTES
         self._groups: Optional[List[DtypeGroup]] = None
+        self._calls: Dict[Any, List[Tuple[Callable[..., object], Tuple[Any, ...]]]] = {}
         self._pieces: Dict[bool, List[Piece]] = {}
 
     @point("transport")
@@ -68,15 +69,28 @@ class Portion:
         """Reduce the elements into all targets; ``weights`` (for ``avg``, one per rank) are finite and nonnegative."""
         by_kernel = streaming.kernels is not None and op.name in ("avg", "sum")
         if by_kernel:
-            if self._groups is None:
-                self._groups = self._grouped()
-            for group in self._groups:
-                group.combine(op, weights, self._stream)
+            known = op.name, None if weights is None else tuple(weights)
+            calls = self._calls.get(known)
+            if calls is None:
+                if len(self._calls) >= MAX_RECIPES:
+                    self._calls.clear()
+                calls = self._calls[known] = self._calls_of(op, weights)
+            for reduce, recipe in calls:
+                reduce(*recipe)
         pieces = self._pieces.get(by_kernel)
         if pieces is None:
             pieces = self._pieces[by_kernel] = self._cut(by_kernel)
         if pieces:
             combine_pieces(op, pieces, weights)
+
+    def _calls_of(self, op: ReduceOp, weights: Weights) -> List[Tuple[Callable[..., object], Tuple[Any, ...]]]:
+        """Return the calls to the kernel that reduce its pieces, as functions and their arguments."""
+        if self._groups is None:
+            self._groups = self._grouped()
+        return [
+            (group.pieces.reduce, (*recipe_of(op, group.present, weights, group.dtype), self._stream))
+            for group in self._groups
+        ]
 
     def _grouped(self) -> List[DtypeGroup]:
         """Return the kernel's pieces, grouped by dtype, by ranks with values, and by number of targets."""
@@ -87,7 +101,10 @@ class Portion:
                 alike = tuple([part is not None for part in parts]), targets[0].dtype, len(targets)
                 present = [part[low:high] for part in parts if part is not None]
                 pieces.setdefault(alike, []).append((present, [target[low:high] for target in targets]))
-        return [DtypeGroup(present, dtype, some) for (present, dtype, _), some in pieces.items()]
+        return [
+            DtypeGroup(present, dtype, streaming.kernels.Pieces(some, dtype.char))
+            for (present, dtype, _), some in pieces.items()
+        ]
 
     def _cut(self, by_kernel: bool) -> List[Piece]:
         """Return NumPy's pieces, in blocks: all, or with ``by_kernel`` only those that the kernel cannot reduce."""
@@ -104,23 +121,12 @@ class Portion:
         return pieces
 
 
-class DtypeGroup:
+class DtypeGroup(NamedTuple):
     """Pieces of one dtype with values from the same ranks (``present``), which the kernel reduces in one call."""
 
-    def __init__(self, present: Tuple[bool, ...], dtype: np.dtype[Any], pieces: List[KernelPiece]) -> None:
-        self.present, self.dtype = present, dtype
-        self._pieces = streaming.kernels.Pieces(pieces, dtype.char)
-        self._recipes: Dict[Any, Recipe] = {}
-
-    def combine(self, op: ReduceOp, weights: Weights, stream: bool) -> None:
-        """Reduce all pieces; with ``stream``, use stores that bypass the caches."""
-        known = (op.name, None if weights is None else tuple(weights))
-        recipe = self._recipes.get(known)
-        if recipe is None:
-            if len(self._recipes) >= MAX_RECIPES:
-                self._recipes.clear()
-            recipe = self._recipes[known] = recipe_of(op, self.present, weights, self.dtype)
-        self._pieces.reduce(*recipe, stream)
+    present: Tuple[bool, ...]
+    dtype: np.dtype[Any]
+    pieces: Any  # the kernel's `Pieces`
 
 
 def for_kernel(parts: Parts, targets: Sequence[NDArray[Any]]) -> bool:
@@ -138,7 +144,7 @@ def recipe_of(op: ReduceOp, present: Sequence[bool], weights: Weights, dtype: np
     """Return the kernel's recipe for combining the ranks' values as `reductions.combine_pieces` does."""
     ranks = [rank for rank, is_there in enumerate(present) if is_there]
     if op.name == "sum":
-        return Recipe(_SUM, range(len(ranks)), (), 1.0)
+        return Recipe(_SUM, tuple(range(len(ranks))), (), 1.0)
     counted, shares = counting(present, weights)
     chosen = [ranks.index(rank) for rank in counted]
     if len(chosen) == 1:

@@ -28,6 +28,7 @@ from __future__ import annotations
 from typing import Any, List, Optional, Sequence, Tuple
 
 from ..errors import Aborted, SynkhronosError
+from ..kernels import copy
 from ..memory import messages
 from ..memory.handles import Handle
 from ..trace import point
@@ -86,6 +87,8 @@ class Barrier:
         self._words, self._arrived, self._noticed = block.words, block.arrived, block.noticed
         self._others = [r for r in range(block.size) if r != root]
         self._keep: List[Any] = [None, None]
+        self._meeting = _meeting_of(self)
+        self._met: List[Tuple[bytes, ...]] = [(), ()]  # the last notices, by turn
 
     def keep(self, notices: Sequence[Any]) -> None:
         """Keep the memory of a dead rank's notices, by turn, until this rank's next notice of the same turn."""
@@ -99,13 +102,21 @@ class Barrier:
         self._end = self.current + BARRIERS_PER_COMMAND
 
     @point("barrier")
-    def wait(self) -> None:
-        """Wait until all ranks have called this method; raise `Aborted` on all ranks if one fails or dies first."""
+    def wait(self, turn: int = -1, notice: bytes = b"") -> None:
+        """Wait until all ranks have called this method; raise `Aborted` on all ranks if one fails or dies first.
+
+        The kernel writes the notice into this rank's slot of the turn; `exchange` passes one only if there is a kernel.
+        """
         self.current += 1
         if self.current >= self._end:
             raise SynkhronosError(
                 f"one command cannot have more than {BARRIERS_PER_COMMAND:,} barriers: run fewer steps per command"
             )
+        if self._meeting is not None:
+            taken = self._meeting.meet(self.current, self.command, turn, notice)
+            if taken >= 0:  # the barrier is not complete yet
+                self._await_arrivals(taken) if self.rank == self.root else self._await_release(taken)
+            return
         if self._words[DECIDED] >= self.current:  # decided together with the previous barrier
             return
         self._arrived[self.rank] = self.current
@@ -115,11 +126,15 @@ class Barrier:
             self._follow()
 
     def _decide(self) -> None:
+        self._await_arrivals()
+
+    def _await_arrivals(self, taken: int = 0) -> None:
+        """Wait for all arrivals, and decide the barrier; ``taken`` arrivals have woken this rank already."""
         words, block, current = self._words, self.block, self.current
-        for _ in self._others:
+        for _ in self._others[taken:]:
+            self.check()
             block.arrivals.wait(self._watch_arrivals, self.policy)
-            if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
-                raise Aborted
+        self.check()
         for rank in self._others:
             while self._arrived[rank] < current:  # a wake-up had another cause
                 block.arrivals.wait(self.look, self.policy)
@@ -139,10 +154,16 @@ class Barrier:
         return all([arrived[rank] >= current for rank in self._others])
 
     def _follow(self) -> None:
+        self.block.arrivals.release()
+        self._await_release()
+
+    def _await_release(self, taken: int = 0) -> None:
+        """Wait until the barrier is decided or the command aborted; ``taken``: whether a wake-up has come already."""
         words, block = self._words, self.block
-        block.arrivals.release()
         while True:
-            block.releases[self.rank].wait(self._watch_other, self.policy)
+            if not taken:
+                block.releases[self.rank].wait(self._watch_other, self.policy)
+            taken = 0
             if words[DECIDED] >= self.current:
                 return
             if words[ABORTED] >= self.command:
@@ -181,13 +202,21 @@ class Barrier:
         turn = (self.command + self.current + 1) % 2  # inlined from `turn_of`
         slots, lengths = self.block.notice_slots[turn], self.block.notice_length[turn]
         rank, nbytes = self.rank, len(notice)
-        if nbytes <= len(slots[rank]):
-            slots[rank][:nbytes] = notice
-            lengths[rank], self._keep[turn] = nbytes, None
+        if self._meeting is not None and nbytes <= len(slots[rank]):
+            self._keep[turn] = None
+            self.wait(turn, notice)
+            met: Optional[Tuple[bytes, ...]] = self._meeting.notices(turn, self._met[turn])
+            if met is not None:
+                self._met[turn] = met
+                return met
         else:
-            lengths[rank], self._keep[turn] = messages.put(notice, slots[rank], pool)
-        self._noticed[turn][rank] = self.current + 1
-        self.wait()
+            if nbytes <= len(slots[rank]):
+                slots[rank][:nbytes] = notice
+                lengths[rank], self._keep[turn] = nbytes, None
+            else:
+                lengths[rank], self._keep[turn] = messages.put(notice, slots[rank], pool)
+            self._noticed[turn][rank] = self.current + 1
+            self.wait()
         found = zip(slots, lengths.tolist())
         return tuple([bytes(slot[:n] if n >= 0 else messages.get(n, slot, pools)) for slot, n in found])
 
@@ -209,3 +238,15 @@ class Barrier:
     def clear(self) -> None:
         """Reset semaphores after an aborted command; call this only on the root, while no rank executes a command."""
         self.block.drain()
+
+
+def _meeting_of(barrier: Barrier) -> Any:
+    """Return the kernel for a barrier of processes on one host; None for other barriers, and without the kernels."""
+    block, policy = barrier.block, barrier.policy
+    if copy.kernels is None or type(barrier) is not Barrier or type(block) is not ControlBlock or policy.tries <= 1:
+        return None
+    semaphores = [each.memory for each in (block.arrivals, *block.releases)]
+    words = [block.words, block.arrived, *block.noticed, *block.notice_length]
+    slots = [slot for of_turn in block.notice_slots for slot in of_turn]
+    indices = DECIDED, ABORT_REQUESTED, ABORTED, DEATHS
+    return copy.kernels.Meeting([*words, *semaphores, *slots], indices, block.size, barrier.rank, barrier.root, *policy)

@@ -89,11 +89,11 @@ class Semaphore:
     ``create`` initializes the count to 0; otherwise another process must have done so.
     """
 
-    __slots__ = ("_keep", "_address")
+    __slots__ = ("memory", "_address")
 
     def __init__(self, memory: Any, create: bool = False) -> None:
-        self._keep = (ctypes.c_char * SEMAPHORE_BYTES).from_buffer(memory)
-        self._address = ctypes.c_void_p(ctypes.addressof(self._keep))
+        self.memory = (ctypes.c_char * SEMAPHORE_BYTES).from_buffer(memory)
+        self._address = ctypes.c_void_p(ctypes.addressof(self.memory))
         if create and _init(self._address, 1, 0):
             raise OSError(ctypes.get_errno(), "sem_init: " + os.strerror(ctypes.get_errno()))
 

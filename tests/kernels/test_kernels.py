@@ -1,4 +1,4 @@
-"""The reduction kernel refuses buffers that do not fit, and writes nothing beyond them."""
+"""The kernels refuse buffers that do not fit, and write nothing beyond them."""
 
 import array
 import gc
@@ -240,4 +240,68 @@ def test_none_is_returned_with_a_reference():
         for _ in range(1000):
             assert call() is None
         assert sys.getrefcount(None) > before - 500
-    assert not re.findall(r"Py_RETURN_\w+;", (Path(streaming.__file__).parent / "_kernels.c").read_text())
+    for source in Path(streaming.__file__).parent.glob("*.c"):
+        assert not re.findall(r"Py_RETURN_\w+;", source.read_text())
+
+
+def meeting(n=2, rank=0, root=0, words=(0, 1, 2, 5), **changed):
+    """Return the kernel of a rank's barriers and its buffers, with some of them changed."""
+    buffers = {"words": np.zeros(9, np.int64)}
+    for name in ("arrived", "noticed_0", "noticed_1", "length_0", "length_1"):
+        buffers[name] = np.zeros(8 * n, np.int64)[::8]
+    buffers["arrivals"] = np.zeros(64, np.uint8)
+    for name in ("releases", "slots_0", "slots_1"):
+        buffers.update({f"{name} {i}": np.zeros(64, np.uint8) for i in range(n)})
+    buffers.update(changed)
+    return kernels.Meeting(list(buffers.values()), words, n, rank, root, 2, False), buffers
+
+
+@pytest.mark.parametrize(
+    "unsuitable",
+    [
+        {"words": np.zeros(5, np.int64)},
+        {"words": np.zeros(9, np.int32)},
+        {"arrived": np.zeros(1, np.int64)},
+        {"length_1": np.zeros((2, 1), np.int64)},
+        {"arrivals": np.zeros(8, np.uint8)},
+        {"releases 1": np.zeros(65, np.uint8)[1:]},
+        {"slots_1 1": np.zeros(64, np.int64)},
+        {"slots_0 0": np.zeros(128, np.uint8)[::2]},
+        {"slots_0 0": read_only(8).view(np.uint8)},
+        {"another": np.zeros(64, np.uint8)},
+        {"rank": 2},
+        {"root": -1},
+        {"n": 0},
+        {"words": (0, 1, 2, 9)},
+        {"words": (0, 1, 2, -1)},
+        {"words": (0, 1, 2)},
+    ],
+)
+def test_barriers_refuse_unsuitable_buffers(unsuitable):
+    with pytest.raises((ValueError, BufferError)):
+        meeting(**unsuitable)
+
+
+def test_barriers_write_only_their_own_words_and_slot():
+    """The root of two ranks waits in vain for the other one, and then finds its notice."""
+    barrier, buffers = meeting(2)
+    assert barrier.meet(7, 1, 1, b"abc") == 0
+    written = {name: each for name, each in buffers.items() if each.any()}
+    assert {name: each.tolist() for name, each in written.items() if each.dtype == np.int64} == {
+        "arrived": [7, 0],
+        "noticed_1": [7, 0],
+        "length_1": [3, 0],
+    }
+    assert bytes(written.pop("slots_1 0")) == b"abc" + bytes(61) and len(written) == 3
+    buffers["slots_1 1"][:2], buffers["length_1"][1] = (1, 2), 2
+    found = barrier.notices(1, ())
+    assert found == (b"abc", b"\1\2") and barrier.notices(1, found) is found
+    for expected in ((), ("abc", b"\1\2"), (b"abc", b"\1\2\0"), (b"abc",), (b"abc", b"\1\3"), [*found]):
+        assert barrier.notices(1, expected) == found
+    buffers["length_1"][1] = -2  # the handle of a long notice
+    assert barrier.notices(1, found) is None
+    for wrong in ((7, 1, 2, b""), (7, 1, 0, bytes(65))):
+        with pytest.raises(ValueError):
+            barrier.meet(*wrong)
+    with pytest.raises(ValueError):
+        barrier.notices(2, ())

@@ -317,7 +317,7 @@ def test_environments_of_mpi_have_the_packages_of_the_engine(counted, tmp_path):
 
 
 @pytest.mark.thorough(but="pytensor-(py|tools)")
-@pytest.mark.parametrize("name", ["setup.py", "pyproject.toml", "tools/install.py", "synkhronos/kernels/_kernels.c"])
+@pytest.mark.parametrize("name", ["setup.py", "pyproject.toml", "tools/install.py", "synkhronos/kernels/_meeting.c"])
 def test_changed_requirements_are_installed(counted, tmp_path, name):
     assert counted.call() == 0
     (tmp_path / name).write_text("# another")

@@ -27,7 +27,8 @@ def test_wheel_holds_every_module(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     modules = sorted(path.relative_to(ROOT) for path in (ROOT / "synkhronos").rglob("*.py"))
-    others = ["setup.py", "pyproject.toml", "README.md", "synkhronos/kernels/_kernels.c", "synkhronos/py.typed"]
+    others = ["setup.py", "pyproject.toml", "README.md", "synkhronos/py.typed"]
+    others += [f"synkhronos/kernels/{name}.c" for name in ("_kernels", "_meeting")]
     for name in others + modules:
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,19 +1,32 @@
-"""The barrier, with threads as ranks."""
+"""The barrier, with threads as ranks, in Python alone and with the kernel that processes use."""
 
 import random
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from synkhronos.errors import Aborted
+from synkhronos.kernels import copy
+from synkhronos.memory.attach import PoolMap
+from synkhronos.memory.pool import Pool
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier
 from synkhronos.sync.barrier_over_hosts import BarrierOverHosts
 from synkhronos.sync.block_over_hosts import BlockOverHosts
-from synkhronos.sync.control_block import DEATHS, DECIDED, ControlBlock
+from synkhronos.sync.control_block import DEATHS, DECIDED, NOTICE_BYTES, ControlBlock
 from synkhronos.sync.host_relay import RootRelay
 from synkhronos.sync.hosts import Hosts
 from synkhronos.sync.semaphore import WaitPolicy
+
+
+@pytest.fixture(params=["Python", "kernel"], autouse=True)
+def way(request, monkeypatch):
+    if request.param == "kernel":
+        if copy.kernels is None:
+            pytest.skip("needs the kernels in C: make install, with a compiler")
+        monkeypatch.setattr(Ranks, "policy", WaitPolicy(60, True))
+    return request.param
 
 
 class Died(Exception):
@@ -26,16 +39,17 @@ class Ranks:
     If the root speaks for its host, which is the only one, it can decide two barriers together.
     """
 
+    policy = WaitPolicy.of_threads()
+
     def __init__(self, n, root=0, speaks=False):
         hosts = Hosts.of_counts(("here",), (n,))
         self.block = BlockOverHosts(hosts) if speaks else ControlBlock(n)
         self.block.close()
         self.deadline = time.monotonic() + 60
-        policy = WaitPolicy.of_threads()
-        self.ranks = [Barrier(self.block, rank, root, self.watch, policy) for rank in range(n)]
+        self.ranks = [Barrier(self.block, rank, root, self.watch, self.policy) for rank in range(n)]
         if speaks:
             leading = RootRelay(root, hosts, self.block, None, None, [])
-            self.ranks[root] = BarrierOverHosts(leading, root, self.watch, policy)
+            self.ranks[root] = BarrierOverHosts(leading, root, self.watch, self.policy)
         self.root = root
 
     def watch(self):
@@ -84,6 +98,26 @@ def test_nobody_passes_before_all_have_arrived(n, root):
         assert ranks.block.words[DECIDED] == command * BARRIERS_PER_COMMAND + 100
     assert not ranks.block.arrivals.try_acquire()
     assert not any(gate.try_acquire() for gate in ranks.block.releases)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_exchange_returns_the_notices_of_all_ranks(n, way):
+    """Notices change their contents and lengths between and within rounds; some are too long for their slots."""
+    ranks, random = Ranks(n, n - 1), np.random.RandomState(n)
+    assert [each._meeting is not None for each in ranks.ranks] == [way == "kernel"] * n
+    lengths = [0, 1, 100, 100, NOTICE_BYTES - 1, NOTICE_BYTES, NOTICE_BYTES + 1, 3 * NOTICE_BYTES]
+    rounds = [[random.bytes(random.choice(lengths)) for _ in range(n)] for _ in range(40)]
+    rounds = [given for given in rounds for _ in range(random.randint(1, 5))]  # some are repeated
+    own = [Pool(rank) for rank in range(n)]
+    pools = PoolMap()
+    for pool in own:
+        pools.add(pool.ident, pool)
+
+    def work(barrier):
+        return [barrier.exchange(given[barrier.rank], own[barrier.rank], pools) for given in rounds]
+
+    for command in (1, 2, 5):
+        assert ranks.run(command, work) == [[tuple(given) for given in rounds]] * n
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -166,8 +200,10 @@ def test_words_of_the_past_never_count():
     assert ranks.run(2, lambda barrier: barrier.wait()) == [None, None]
 
 
-def test_root_that_could_not_wake_everybody():
+def test_root_that_could_not_wake_everybody(way):
     """If the root is interrupted after its decision, its abort wakes the ranks, and the decision stands."""
+    if way == "kernel":
+        pytest.skip("nothing interrupts the kernel between the decision and the wake-ups")
     ranks = Ranks(3)
     original = ranks.block.releases
 
