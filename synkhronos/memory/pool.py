@@ -45,7 +45,8 @@ class Pool:
     Pages are reserved when an array is allocated, and released after its last view dies. Only the process that created
     this object can allocate; a forked child keeps its view of the arrays and frees nothing. ``ident`` is the pool's id
     in handles. The window is smaller if less address space is available (``ulimit -v``). For the pool of a process that
-    has died, ``taken`` lists the ranges (first byte, size) to keep until they are adopted; other pages are released.
+    has died, ``taken`` lists the ranges (first byte, size) to keep until they are adopted. Others are released, but
+    reused only after `free_unadopted`, because surviving ranks may still write to them.
 
     >>> pool = Pool(0)
     >>> x = pool.allocate((2, 3), "float32")
@@ -80,19 +81,26 @@ class Pool:
         self._top = 0  # no page above this offset was ever reserved
         self._kept = 0  # bytes of small freed ranges with reserved pages
         self._unchecked = 0  # bytes reserved since the last check of the machine's memory
-        for start, size in taken:
-            self._free.take_at(start, size)
-            self._used += size
-            self._top = max(self._top, start + size)
-        if taken:
-            for low, high in self._free:
-                self._release(low, high, low, high)
         self._taken = dict(taken)
+        self._take_all(taken)
+        if fd is not None:
+            end = end_of_data(self._fd)
+            between = [(low, min(high, end) - low) for low, high in self._free if low < end]
+            for low, size in between:
+                self._release(low, low + size, low, low + size)
+            self._take_all(between)
+            self._taken.update(between)
 
     def __repr__(self) -> str:
         state = "" if self._close.alive else " closed"
         used, window = readable_bytes(self._used), readable_bytes(self._window)
         return f"<Pool {self.ident}: {used} used of a window of {window}{state}>"
+
+    def _take_all(self, ranges: Sequence[Tuple[int, int]]) -> None:
+        for start, size in ranges:
+            self._free.take_at(start, size)
+            self._used += size
+            self._top = max(self._top, start + size)
 
     @property
     def used(self) -> int:
@@ -149,7 +157,7 @@ class Pool:
         return np.ndarray(handle.shape, handle.dtype, block)
 
     def free_unadopted(self) -> None:
-        """Free the ranges in ``taken`` that were not adopted."""
+        """Free the ranges of the dead process that were not adopted."""
         while self._taken:
             self._free_range(*self._taken.popitem())
 
@@ -256,6 +264,18 @@ def range_of(handle: Handle) -> Tuple[int, int]:
     """Return the pool range of a C-contiguous array: its first byte and its size."""
     nbytes = math.prod(handle.shape) * handle.dtype.itemsize
     return handle.offset, max(_ALIGNMENT_BYTES, -(-nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
+
+
+def end_of_data(fd: int) -> int:
+    """Return the end of a sparse file's last data, rounded up to whole pages; 0 if there is none."""
+    end = 0
+    while True:
+        try:
+            end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # ENXIO: no data after this offset
+                raise
+            return end
 
 
 def _map_window(fd: int, window: int) -> mmap.mmap:

@@ -822,3 +822,23 @@ def test_ranges_that_are_not_adopted_stay_until_they_are_freed():
     assert second.handle(adopted) == first.handle(arrays[1])
     with pytest.raises(KeyError):
         second.adopt(first.handle(arrays[1]))
+
+
+def test_memory_that_survivors_may_still_write_to_is_not_reused():
+    """Ranks that have not noticed a death write into the dead rank's arrays; later, these pages are released as well."""
+    first = Pool(5)
+    before, kept, after = (first.allocate((n,), "uint8") for n in (1 << 20, 1000, 1 << 21))
+    kept[:] = 7
+    before[:] = after[:] = 1
+    second = Pool(5, fd=os.dup(first.fileno()), taken=[range_of(first.handle(kept))])
+    pages = os.fstat(first.fileno()).st_blocks
+    assert pages < (1 << 20) // 512
+    fresh = [second.allocate((n,), "uint8") for n in (64, 1000, 1 << 20, 1 << 21)]
+    for each in fresh:
+        each[:] = 2
+    before[:] = after[:] = 3
+    assert all((each == 2).all() for each in fresh) and (second.adopt(first.handle(kept)) == 7).all()
+    pages = os.fstat(first.fileno()).st_blocks
+    second.free_unadopted()
+    assert os.fstat(first.fileno()).st_blocks <= pages - (3 << 20) // 512 + 4 * mmap.PAGESIZE // 512
+    assert range_of(second.handle(second.allocate((1 << 20,), "uint8")))[0] < range_of(first.handle(after))[0]
