@@ -19,7 +19,8 @@ cache               key                                   reused                
                                                           parts, weights in             function dropped
                                                           collectives, updated entries
 ``row_buffers`` of  the function's number and the         memory for the rows that      more bytes of rows; the function
-`CallMemory`        argument's, on each rank              indices select                dropped or freed
+`CallMemory`        argument's, and whether the step's    indices select                dropped or freed
+                    number is odd, on each rank
 ``_is_own`` of the  the compiled function's ``maker``     the list of outputs that      nothing, because compiled
 graph engines       (weakly)                              need no copy                  functions never change
 ==================  ====================================  ============================  ==============================
@@ -48,6 +49,7 @@ from ..runtime.session import Session
 from ..selection import Indices, RowRange, moved
 from ..trace import point
 from .division import Division
+from .rows_ahead import RowsAhead, pays_off
 
 #: Maximum number of plans cached per function by the master and per graph by every rank.
 MAX_PLANS = 8
@@ -308,8 +310,19 @@ class RankPlan:
         return (part if kind == "selected" and part is not None else RowRange(begin, end, 1)).numbers
 
     @point("copy")
-    def slice(self, i: int, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext) -> List[Any]:
-        """Return this rank's arguments for slice i; None for ``rows`` or ``shared_rows`` stands for the plan's rows."""
+    def slice(
+        self,
+        i: int,
+        values: Sequence[Any],
+        rows: Any,
+        shared_rows: Any,
+        context: RankContext,
+        ahead: Optional[RowsAhead] = None,
+    ) -> List[Any]:
+        """Return this rank's arguments for slice i; None for ``rows`` or ``shared_rows`` stands for the plan's rows.
+
+        ``ahead`` has copied some of the rows: see `rows_ahead`.
+        """
         weight, (begin, end), shared_part = self.pieces[i]
         part = self._part(i, rows)
         is_view = part is not None and part.is_view
@@ -320,6 +333,8 @@ class RankPlan:
             if kind in ("selected", "batch") and type(value) is not np.ndarray and self.engine.is_on_device(value):
                 rows_here = part if kind == "selected" and part is not None else RowRange(begin, end, 1)
                 given = self.engine.take(value, rows_here)
+            elif ahead is not None and j in ahead:
+                given = ahead.take(j)
             elif kind == "selected" and part is not None:
                 given = part.take(value, None if is_view else self._row_buffer(j, end - begin, value))
             elif kind in ("selected", "batch"):
@@ -346,11 +361,29 @@ class RankPlan:
                 taken.append(moved(given, 0, axis) if axis else given)
         return taken
 
-    def _row_buffer(self, i: int, n_rows: int, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def to_copy_ahead(self, values: Sequence[Any]) -> List[int]:
+        """Return the positions of the arguments whose rows a step can copy ahead: see `rows_ahead`."""
+        if len(self.pieces) != 1:
+            return []
+        (_, (begin, end), _), plan = self.pieces[0], self.plan
+        found = [
+            j
+            for j, value in enumerate(values)
+            if plan.arguments[j].kind == "selected" and type(value) is np.ndarray and j not in self._far
+        ]
+        return found if pays_off([values[j] for j in found], end - begin) else []
+
+    def rows_ahead(self, chosen: Sequence[int], values: Sequence[Any], rows: Indices, turn: int) -> RowsAhead:
+        """Return the rows of the ``chosen`` arguments in a later step, to be copied; ``turn`` alternates."""
+        begin, end = self.pieces[0][1]
+        part = rows.part(begin, end)
+        return RowsAhead({j: (part, values[j], self._row_buffer(j, end - begin, values[j], turn)) for j in chosen})
+
+    def _row_buffer(self, i: int, n_rows: int, array: np.ndarray[Any, Any], turn: int = 0) -> np.ndarray[Any, Any]:
         """Return a reusable buffer for rows of the i-th argument; copying them to new memory takes twice as long."""
         shape = (n_rows,) + array.shape[1:]
         nbytes = array.itemsize * math.prod(shape)
-        place, buffers = (self.plan.number, i), self._row_buffers
+        place, buffers = (self.plan.number, i, turn), self._row_buffers
         buffer = buffers.get(place)
         if buffer is None or buffer.nbytes < nbytes:
             buffers.pop(place, None)  # free the old buffer before allocating
@@ -368,7 +401,7 @@ class CallMemory(Kept):
 
     def __init__(self) -> None:
         self.plans: Dict[Tuple[int, int], RankPlan] = {}
-        self.row_buffers: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
+        self.row_buffers: Dict[Tuple[int, int, int], np.ndarray[Any, Any]] = {}
         self.bytes_inside: Dict[Tuple[int, int], int] = {}
         self.seconds_of_step: Dict[Tuple[int, ...], float] = {}
 

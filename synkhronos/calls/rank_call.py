@@ -19,6 +19,7 @@ from ..selection import moved
 from ..trace import point
 from .division import Division, check_written
 from .plan import CallPlan, RankPlan
+from .rows_ahead import RowsAhead
 
 
 class Change:
@@ -114,6 +115,7 @@ class RankCall(NamedTuple):
     rows: Any
     shared_rows: Any
     context: RankContext
+    ahead: Optional[RowsAhead] = None  # rows that may already have been copied
 
     def run(self) -> RankResult:
         """Call the function on this rank's rows."""
@@ -143,10 +145,10 @@ class RankCall(NamedTuple):
 
     def _slice(self, i: int, collectives: Optional[CollectivesOfCall] = None) -> List[Any]:
         """Call the function on this rank's i-th slice; return the outputs, then the new values in the graph."""
-        prepared, values, rows, shared_rows, context = self
+        prepared, values, rows, shared_rows, context, ahead = self
         entry = context.registry.functions[prepared.plan.number]
         engine, compiled = entry.engine, entry.reference()
-        arguments = prepared.slice(i, values, rows, shared_rows, context)
+        arguments = prepared.slice(i, values, rows, shared_rows, context, ahead)
         try:
             if collectives is None:
                 results: List[Any] = engine.call(compiled, arguments, prepared.plan.wanted)
@@ -196,7 +198,7 @@ class RankCall(NamedTuple):
 
     def _in_halves(self) -> RankResult:
         """Run an exact function's graph slice by slice up to the split point, and the rest of the graph once."""
-        prepared, values, rows, shared_rows, context = self
+        prepared, values, rows, shared_rows, context, _ = self
         plan, entries, random = prepared.plan, prepared.entries, prepared.random
         half: Any = plan.after_collective
         n_outputs, n_parts, late = len(plan.ops), len(half.ops), {i for i, _ in half.outputs}

@@ -14,12 +14,13 @@ from ..engines.base import ArrayType
 from ..errors import ArgumentValueError
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
-from ..selection import Selection
+from ..selection import Indices, Selection
 from .batches import selection
 from .command import presented, reduced
 from .division import Division
 from .plan import CallPlan, RankPlan, may_be_refused
 from .rank_call import NOTHING, Change, RankCall, RowsOfCall
+from .rows_ahead import RowsAhead
 from .step_outputs import Store
 
 #: Number of table rows converted to Python numbers at a time, because Python numbers need ten times the memory.
@@ -102,6 +103,12 @@ class RankSteps:
         self.values: List[Any] = next((each.values(context) for each in self.prepared if each.pieces), [])
         self._end_of_step = f"the end of a step of function {steps.plans[0].name}"
         self._takes_part = [each.counts for each in self.prepared]
+        #: By division: positions of the arguments whose rows are copied ahead. (`on_step` may change them.)
+        self._copied_ahead: List[List[int]] = [[] for _ in self.prepared]
+        if steps.is_collective and steps.has_batches and not steps.asks and context.size > 1:
+            self._copied_ahead = [each.to_copy_ahead(self.values) for each in self.prepared]
+        self._next: Optional[StepRows] = None
+        self._ahead: Optional[RowsAhead] = None
 
     def prepare_outputs(self) -> None:
         """Allocate memory for the outputs; raise if this host has too little for them or for the arguments."""
@@ -115,14 +122,39 @@ class RankSteps:
 
     def run(self, begun: Iterable[StepRows]) -> Iterator[Tuple[CallPlan, List[Any]]]:
         """Complete each step on this rank, and yield its plan and outputs."""
-        return map(self.step, itertools.count(), begun)
+        try:
+            yield from map(self.step, itertools.count(), begun)
+        finally:
+            self.context.barrier.meanwhile = None
+
+    def rows(self) -> Iterator[StepRows]:
+        """Yield each step's rows, as `StepSequence.rows` does; `step` copies those of the next step ahead."""
+        rows = self.steps.rows(self.context)
+        of_step: Optional[StepRows] = next(rows)
+        while of_step is not None:
+            self._next = next(rows, None)
+            yield of_step
+            of_step = self._next
+
+    def _copy_ahead(self, i: int) -> None:
+        """Let this rank copy the next step's rows while it waits in the i-th step, if possible."""
+        self._ahead = self.context.barrier.meanwhile = None
+        if self._next is not None:
+            division, rows, _ = self._next
+            chosen = self._copied_ahead[division]
+            if chosen and isinstance(rows, Indices):
+                self._ahead = self.prepared[division].rows_ahead(chosen, self.values, rows, (i + 1) % 2)
+                self.context.barrier.meanwhile = self._ahead.copy_piece
 
     def step(self, i: int, of_step: StepRows) -> Tuple[CallPlan, List[Any]]:
         """Complete the i-th step on this rank; return its plan and outputs. Undo it unless all ranks complete it."""
         division, rows, shared_rows = of_step
         if self.steps.lengths:
             self.check_lengths()
-        outputs, change, made = RankCall(self.prepared[division], self.values, rows, shared_rows, self.context).run()
+        ahead = self._ahead
+        self._copy_ahead(i)
+        call = RankCall(self.prepared[division], self.values, rows, shared_rows, self.context, ahead)
+        outputs, change, made = call.run()
         plan = self.plans[division]
         if made is not plan.division:
             plan = self.note_division(division, made)

@@ -138,7 +138,7 @@ class RunSteps(Command):
         context.barrier.wait()  # no rank begins before all ranks and hosts have enough memory
         if writes:
             context.transaction.protect(context.entries(writes), keeps=True)
-        n_steps = self._run_steps(own, steps.rows(context), own.run, LastStep(steps, context))
+        n_steps = self._run_steps(own, own.rows(), own.run, LastStep(steps, context))
         if steps.is_collective:
             context.transaction.commit(label=f"the end of the steps of function {self.name}")
         totals = None if own.totals is None else own.totals.finish(n_steps)

@@ -154,13 +154,16 @@ now(void)
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* Spin until the semaphore can be decremented; return whether it was. Other threads run only if this core is shared. */
+/* Decrement the semaphore, or with `spins` wait until that is possible; return whether it was decremented. Other threads
+ * run meanwhile only if this core is shared. */
 static int
-acquire(const Meeting *self, int semaphore)
+acquire(const Meeting *self, int semaphore, int spins)
 {
     sem_t *waited = self->views[semaphore].buf;
     if (sem_trywait(waited) == 0)
         return 1;
+    if (!spins)
+        return 0;
     int taken = 0;
     if (self->yields) {
         Py_BEGIN_ALLOW_THREADS
@@ -189,8 +192,8 @@ is_off(const Meeting *self, int64_t command)
 }
 
 PyDoc_STRVAR(meet_doc,
-"meet(number, command, turn, notice)\n--\n\n"
-"Arrive at a barrier, and wait while spinning is worthwhile; return -1 if the barrier is complete.\n\n"
+"meet(number, command, turn, notice, spins)\n--\n\n"
+"Arrive at a barrier; with `spins`, wait while spinning is worthwhile. Return -1 if the barrier is complete.\n\n"
 "Otherwise, return how often this rank's semaphore was decremented: `arrivals` on the root, `releases` elsewhere.\n"
 "The notice is written to this rank's slot for the turn, unless the turn is -1.");
 
@@ -198,10 +201,10 @@ static PyObject *
 meeting_meet(Meeting *self, PyObject *args)
 {
     long long number, command;
-    int turn, taken = 0, rank = self->rank;
+    int turn, spins, taken = 0, rank = self->rank;
     const char *notice;
     Py_ssize_t nbytes;
-    if (!PyArg_ParseTuple(args, "LLiy#", &number, &command, &turn, &notice, &nbytes))
+    if (!PyArg_ParseTuple(args, "LLiy#p", &number, &command, &turn, &notice, &nbytes, &spins))
         return NULL;
     if (turn < -1 || turn > 1 || (turn >= 0 && nbytes > slot_of(self, turn, rank)->len)) {
         PyErr_SetString(PyExc_ValueError, "the turn is unknown, or the notice does not fit the slot");
@@ -217,11 +220,11 @@ meeting_meet(Meeting *self, PyObject *args)
     set(&self->views[ARRIVED], rank, number);
     if (rank != self->root) {
         sem_post(self->views[ARRIVALS].buf);
-        taken = acquire(self, RELEASES + rank);
+        taken = acquire(self, RELEASES + rank, spins);
         return PyLong_FromLong(taken && word(self, DECIDED) >= number ? -1 : taken);
     }
     for (; taken < self->n - 1; taken++)
-        if (is_off(self, command) || !acquire(self, ARRIVALS))
+        if (is_off(self, command) || !acquire(self, ARRIVALS, spins))
             return PyLong_FromLong(taken);
     for (int other = 0; other < self->n; other++)
         if (get(&self->views[ARRIVED], other) < number)

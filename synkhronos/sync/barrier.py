@@ -25,7 +25,8 @@ read the words again; spurious wake-ups are harmless. Ranks that lead a host (`h
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+import os
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from ..errors import Aborted, SynkhronosError
 from ..kernels import copy
@@ -89,6 +90,8 @@ class Barrier:
         self._keep: List[Any] = [None, None]
         self._meeting = _meeting_of(self)
         self._met: List[Tuple[bytes, ...]] = [(), ()]  # the last notices, by turn
+        #: Does a short piece of the rank's own work during a wait, and returns whether work remains; None for no work.
+        self.meanwhile: Optional[Callable[[], bool]] = None
 
     def keep(self, notices: Sequence[Any]) -> None:
         """Keep the memory of a dead rank's notices, by turn, until this rank's next notice of the same turn."""
@@ -113,7 +116,7 @@ class Barrier:
                 f"one command cannot have more than {BARRIERS_PER_COMMAND:,} barriers: run fewer steps per command"
             )
         if self._meeting is not None:
-            taken = self._meeting.meet(self.current, self.command, turn, notice)
+            taken = self._meeting.meet(self.current, self.command, turn, notice, self.meanwhile is None)
             if taken >= 0:  # the barrier is not complete yet
                 self._await_arrivals(taken) if self.rank == self.root else self._await_release(taken)
             return
@@ -131,6 +134,8 @@ class Barrier:
     def _await_arrivals(self, taken: int = 0) -> None:
         """Wait for all arrivals, and decide the barrier; ``taken`` arrivals have woken this rank already."""
         words, block, current = self._words, self.block, self.current
+        if self.meanwhile is not None:
+            self._work_until(self._is_gathered)
         for _ in self._others[taken:]:
             self.check()
             block.arrivals.wait(self._watch_arrivals, self.policy)
@@ -160,6 +165,8 @@ class Barrier:
     def _await_release(self, taken: int = 0) -> None:
         """Wait until the barrier is decided or the command aborted; ``taken``: whether a wake-up has come already."""
         words, block = self._words, self.block
+        if self.meanwhile is not None:
+            self._work_until(self._is_over)
         while True:
             if not taken:
                 block.releases[self.rank].wait(self._watch_other, self.policy)
@@ -168,6 +175,12 @@ class Barrier:
                 return
             if words[ABORTED] >= self.command:
                 raise Aborted
+
+    def _work_until(self, is_over: Callable[[], bool]) -> None:
+        assert self.meanwhile is not None
+        while not is_over() and self.meanwhile():
+            if self.policy.yields:
+                os.sched_yield()  # a rank that has not arrived may need this core
 
     def _watch_other(self) -> bool:
         self.watch()

@@ -285,7 +285,7 @@ def test_barriers_refuse_unsuitable_buffers(unsuitable):
 def test_barriers_write_only_their_own_words_and_slot():
     """The root of two ranks waits in vain for the other one, and then finds its notice."""
     barrier, buffers = meeting(2)
-    assert barrier.meet(7, 1, 1, b"abc") == 0
+    assert barrier.meet(7, 1, 1, b"abc", True) == 0
     written = {name: each for name, each in buffers.items() if each.any()}
     assert {name: each.tolist() for name, each in written.items() if each.dtype == np.int64} == {
         "arrived": [7, 0],
@@ -300,7 +300,7 @@ def test_barriers_write_only_their_own_words_and_slot():
         assert barrier.notices(1, expected) == found
     buffers["length_1"][1] = -2  # the handle of a long notice
     assert barrier.notices(1, found) is None
-    for wrong in ((7, 1, 2, b""), (7, 1, 0, bytes(65))):
+    for wrong in ((7, 1, 2, b"", True), (7, 1, 0, bytes(65), True)):
         with pytest.raises(ValueError):
             barrier.meet(*wrong)
     with pytest.raises(ValueError):

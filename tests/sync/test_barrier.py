@@ -152,6 +152,55 @@ def test_abort_frees_everybody(n, failing, place, root):
         assert ranks.run(command + 1, lambda barrier: [barrier.wait() for _ in range(3)]) == [[None] * 3] * n
 
 
+@pytest.mark.parametrize("late, root", [(0, 0), (1, 0), (2, 1)])
+@pytest.mark.parametrize("fails", [False, True])
+def test_work_during_a_wait_ends_with_the_wait(late, root, fails):
+    """Ranks that wait do pieces of work until the late rank arrives or fails; it arrives after a few pieces."""
+    ranks = Ranks(3, root)
+    pieces, is_done = [[], [], []], threading.Event()
+
+    def work(barrier):
+        own = pieces[barrier.rank]
+
+        def piece():
+            own.append(barrier.current)
+            if min(map(len, pieces[:late] + pieces[late + 1 :])) >= 3:
+                is_done.set()
+            return True  # so that work remains
+
+        barrier.meanwhile = piece
+        if barrier.rank == late:
+            assert is_done.wait(60)
+            if fails:
+                barrier.abort()
+                raise Died
+        try:
+            barrier.wait()
+        except Aborted:
+            barrier.abort()  # as `execute` does
+            raise
+        return len(own)
+
+    results = ranks.run(1, work)
+    if fails:
+        assert [type(each) for each in results] == [Died if rank == late else Aborted for rank in range(3)]
+    else:
+        assert all(results[rank] >= 3 for rank in range(3) if rank != late)
+
+
+def test_a_rank_without_work_waits():
+    ranks, pieces = Ranks(2), []
+
+    def work(barrier):
+        barrier.meanwhile = lambda: bool(pieces.append(barrier.rank))
+        for _ in range(5):
+            barrier.wait()
+        return "done"
+
+    assert ranks.run(1, work) == ["done"] * 2
+    assert len(pieces) <= 2 * 5
+
+
 def test_tokens_of_the_past_never_count():
     """Wake-ups that were not requested have no effect."""
     ranks = Ranks(3)
