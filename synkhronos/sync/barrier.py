@@ -25,7 +25,6 @@ read the words again; spurious wake-ups are harmless. Ranks that lead a host (`h
 
 from __future__ import annotations
 
-import os
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from ..errors import Aborted, SynkhronosError
@@ -134,8 +133,7 @@ class Barrier:
     def _await_arrivals(self, taken: int = 0) -> None:
         """Wait for all arrivals, and decide the barrier; ``taken`` arrivals have woken this rank already."""
         words, block, current = self._words, self.block, self.current
-        if self.meanwhile is not None:
-            self._work_until(self._is_gathered)
+        self._work_until(self._is_gathered)
         for _ in self._others[taken:]:
             self.check()
             block.arrivals.wait(self._watch_arrivals, self.policy)
@@ -165,8 +163,7 @@ class Barrier:
     def _await_release(self, taken: int = 0) -> None:
         """Wait until the barrier is decided or the command aborted; ``taken``: whether a wake-up has come already."""
         words, block = self._words, self.block
-        if self.meanwhile is not None:
-            self._work_until(self._is_over)
+        self._work_until(self._is_over)
         while True:
             if not taken:
                 block.releases[self.rank].wait(self._watch_other, self.policy)
@@ -177,10 +174,9 @@ class Barrier:
                 raise Aborted
 
     def _work_until(self, is_over: Callable[[], bool]) -> None:
-        assert self.meanwhile is not None
-        while not is_over() and self.meanwhile():
-            if self.policy.yields:
-                os.sched_yield()  # a rank that has not arrived may need this core
+        while self.meanwhile is not None and not is_over():
+            if not self.meanwhile():
+                self.meanwhile = None
 
     def _watch_other(self) -> bool:
         self.watch()

@@ -119,7 +119,8 @@ class Twins:
         )
         rows = x.sum(0) if rank is None else Before(rank, how)(count, x.sum(0))
         found = synk.ops.all_reduce(rows, "sum")
-        outputs = [(y.sum(), "sum"), (x, "gather")] if make is synk.function else [y.sum(), x]
+        late = T.dot(x, found).sum() + y.sum()  # uses the rows after a collective
+        outputs = [(late, "sum"), (x, "gather")] if make is synk.function else [late, x]
         updates = [(total, total + found), (last, synk.ops.all_reduce(x[:1], "max")), (count, count + 1)]
         options = {"exact": False} if make is synk.function else {}
         return make([x, y], outputs, updates=updates, mode=L.quick, **options), [total, count]
@@ -128,8 +129,8 @@ class Twins:
         """Compare outputs of steps, and the variables on all ranks, with those of the engine alone."""
         sums, taken = steps
         for i, rows in enumerate(batches):
-            of_y, of_x = self.g(X[rows], Y[rows])
-            assert sums[i] == of_y and np.array_equal(taken[i], of_x)
+            of_both, of_x = self.g(X[rows], Y[rows])
+            assert sums[i] == of_both and np.array_equal(taken[i], of_x)
         self.check_values()
 
     def check_values(self):
@@ -244,6 +245,6 @@ def test_on_step_may_write_into_the_data(make_world):
 
     sums, taken = twins.f.steps(*data, batches=BATCHES, on_step=write)
     for i, rows in enumerate(BATCHES):
-        of_y, of_x = twins.g(X[rows] + i, Y[rows])
-        assert sums[i] == of_y and np.array_equal(taken[i], of_x)
+        of_both, of_x = twins.g(X[rows] + i, Y[rows])
+        assert sums[i] == of_both and np.array_equal(taken[i], of_x)
     twins.check_values()
