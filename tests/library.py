@@ -62,7 +62,7 @@ class TheanoLibrary:
         from theano.printing import Print
         from theano.scalar import or_
         from theano.scan_module import until
-        from theano.tensor.elemwise import CAReduce
+        from theano.tensor.elemwise import CAReduce, Elemwise
 
         from synkhronos.engines.theano import engine, formulas, placing
 
@@ -75,7 +75,7 @@ class TheanoLibrary:
             theano.reduce,
         )
         self.until, self.ifelse, self.Print, self.io_toposort, self.inputs = until, ifelse, Print, io_toposort, inputs
-        self.CAReduce, self.or_ = CAReduce, or_
+        self.CAReduce, self.Elemwise, self.or_ = CAReduce, Elemwise, or_
         self.OpFromGraph, self.Op, self.Apply = theano.OpFromGraph, theano.Op, theano.Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
         self.sorts_have_an_axis, self.casts_wrap_around = False, True
@@ -142,7 +142,7 @@ class PyTensorLibrary:
         from pytensor.printing import Print
         from pytensor.scalar import or_
         from pytensor.scan.utils import until
-        from pytensor.tensor.elemwise import CAReduce
+        from pytensor.tensor.elemwise import CAReduce, Elemwise
         from pytensor.tensor.sort import SortOp
 
         from synkhronos.engines.pytensor import engine, formulas, placing
@@ -157,7 +157,7 @@ class PyTensorLibrary:
         self.Out, self.Mode, self.VMLinker, self.DebugMode = pytensor.Out, Mode, VMLinker, DebugMode
         self.UnusedInputError, self.generic = UnusedInputError, generic
         self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, engine.ENGINE.library.io_toposort
-        self.CAReduce, self.or_ = CAReduce, or_
+        self.CAReduce, self.Elemwise, self.or_ = CAReduce, Elemwise, or_
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
         self.slow, self.quick = (Mode(linker=LINKER, optimizer=one) for one in (None, "fast_compile"))

@@ -116,6 +116,25 @@ def stacks_of_nodes(rank: Rank, function: int) -> Any:
     return len(found), len({id(each) for each in found}), len({repr(each) for each in found})
 
 
+def features_of_graph(rank: Rank, function: int) -> Any:
+    """Return the names of the features of a function's graph, and of its attributes that are features."""
+    graph = rank.functions[function].maker.fgraph
+    kinds = {type(each).__name__ for each in graph._features}
+    return sorted(kinds | {type(each).__name__ for each in vars(graph).values() if "Feature" in type(each).__name__})
+
+
+def has_history(rank: Rank, function: int) -> Any:
+    """Return whether the nodes of a function record the rewrites that have added or removed them."""
+    tags = [node.tag for node in rank.functions[function].maker.fgraph.apply_nodes]
+    return any(hasattr(tag, "imported_by") or hasattr(tag, "removed_by") for tag in tags)
+
+
+def operations(rank: Rank, function: int) -> Any:
+    """Return the number of objects that are operations of a function's nodes, and the operations as text."""
+    ops = [node.op for node in rank.functions[function].maker.fgraph.toposort()]
+    return len({id(op) for op in ops}), [str(op) for op in ops]
+
+
 class Peer:
     """The first process's side: ``peer.method(...)`` calls the method of a `Rank` in the second process."""
 

@@ -30,7 +30,7 @@ from ..transports.base import Pending
 from ..transports.common import SPARES
 
 #: Minimum size in bytes of pickled functions; loading them frees so much memory that it is returned to the kernel.
-TRIM_FROM_BYTES = 1 << 20
+TRIM_FROM_BYTES = 1 << 16
 
 
 class SharedItem(NamedTuple):

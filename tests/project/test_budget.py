@@ -26,7 +26,7 @@ BUDGET = {
     "cluster/": 2199,
     "processes/": 876,
     "program/": 1048,
-    "engines/ sharding/ ops/": 8636,
+    "engines/ sharding/ ops/": 8663,
     "replication/": 489,
     "calls/": 4482,
     "collectives/": 1138,

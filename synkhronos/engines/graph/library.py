@@ -60,6 +60,7 @@ class Library(Classes):
     clone_replace: Callable[..., Any]
     FunctionGraph: Type[Any]
     ShapeFeature: Type[Any]
+    MergeFeature: Type[Any]
     scans: Scans
     #: Returns the ``__reduce__`` value of an object that the library cannot pickle, else NotImplemented.
     reduce: Callable[[Any], Any]

@@ -16,6 +16,7 @@ from pytensor.compile.io import SymbolicInput, SymbolicOutput
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph import basic, fg, op, replace
 from pytensor.graph.basic import Variable
+from pytensor.graph.rewriting.basic import MergeFeature
 from pytensor.graph.traversal import graph_inputs
 from pytensor.graph.utils import Scratchpad
 from pytensor.link import basic as link
@@ -61,6 +62,7 @@ class PyTensorEngine(GraphEngine):
         before_rounding=BeforeRounding(CLASSES),
         scans=SCANS,
         Tag=Scratchpad,
+        MergeFeature=MergeFeature,
         reduce=pickling_repairs.reduce,
         small=Mode(linker="py", optimizer=None),
         **vars(CLASSES),

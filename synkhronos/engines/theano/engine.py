@@ -56,6 +56,7 @@ class TheanoEngine(GraphEngine):
         before_rounding=BeforeRounding(CLASSES),
         scans=SCANS,
         Tag=gof.utils.scratchpad,
+        MergeFeature=gof.opt.MergeFeature,
         reduce=pickling_repairs.reduce,
         small=mode.Mode(linker="py", optimizer=None),
         **vars(CLASSES),

@@ -148,3 +148,49 @@ def test_equal_stacks_are_sent_once(master):
         z = T.sin(z)
     number = master.both(compile([x], [y, z], mode=L.Mode("vm", None)), [np.ones(2)], times=1)
     assert master.peer.evaluate("stacks_of_nodes", number) == (40, 2, 2)
+
+
+def test_what_only_rewriting_needs_is_not_sent(master):
+    """Known shapes and merged nodes refer to replaced nodes, which would take most of a large function's memory."""
+    x, w = T.vector("x"), L.shared(np.ones(3), "w")
+    f = compile([x], (x * 1 + w[1:]).sum(), [(w, w * 2)])
+    number = master.both(f, [np.arange(2.0)], times=2)
+    features = {type(each).__name__ for each in f.maker.fgraph._features}
+    assert {"ShapeFeature", "MergeFeature", "DestroyHandler"} <= features
+    assert set(master.peer.evaluate("features_of_graph", number)) == features - {"ShapeFeature", "MergeFeature"}
+    assert any(hasattr(node.tag, "imported_by") for node in f.maker.fgraph.apply_nodes)
+    assert not master.peer.evaluate("has_history", number)
+
+
+def test_equal_operations_are_sent_once(master):
+    """Operations of different nodes are one object on ranks if they are equal and print alike."""
+    xs, add = [T.matrix(f"x{i}") for i in range(4)], L.module.scalar.add
+    outputs = [each for x in xs for each in (x.sum(axis=0), x[1:], x.dimshuffle("x", 0, 1))]
+    outputs += [L.Elemwise(add, name=name)(x, x) for x, name in zip(xs, ["first", "first", "second", "second"])]
+    f = compile(xs, outputs, mode=L.Mode("vm", None))
+    nodes = f.maker.fgraph.toposort()
+    assert len({id(node.op) for node in nodes}) > 8
+    number = master.both(f, [np.ones((2, 2)) * i for i in range(4)], times=1)
+    n_objects, printed = master.peer.evaluate("operations", number)
+    assert (n_objects, printed) == (len(set(printed)), [str(node.op) for node in nodes])
+
+
+#: A program's scalar operation; Theano considers all its instances equal.
+SCALED = """
+class Scaled(scalar.UnaryScalarOp):
+    def __init__(self, factor):
+        super().__init__(scalar.same_out, name="scaled")
+        self.factor = factor
+    def impl(self, x):
+        return x * self.factor
+"""
+
+
+def test_operations_of_a_program_are_never_taken_for_each_other(master):
+    cell = {"__name__": "__main__", "scalar": L.module.scalar.basic}
+    exec(SCALED, cell)
+    x, y = T.vector("x"), T.vector("y")
+    double, triple = (L.Elemwise(cell["Scaled"](factor)) for factor in (2, 3))
+    f = compile([x, y], [double(x), triple(y)], mode=L.Mode("py", None))
+    number = master.send(f)
+    np.testing.assert_array_equal(master.peer.call(number, [np.ones(2), np.ones(2)]), [[2, 2], [3, 3]])
