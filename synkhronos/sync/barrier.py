@@ -99,7 +99,7 @@ class Barrier:
     @point("barrier")
     def begin(self, command: int) -> None:
         """Start counting barriers for a command; command numbers must increase."""
-        self.command = command
+        self.command, self.meanwhile = command, None
         self.current = command * BARRIERS_PER_COMMAND
         self._end = self.current + BARRIERS_PER_COMMAND
 
