@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Callable, Collection, DefaultDict, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -84,7 +84,7 @@ class SharedMemoryTransport(Transport):
             if current is None or current.array is not value:
                 value = np.asarray(value)  # a value on a device is copied to the host
                 if current is None or not (slot.mirror is value or _is_same_memory(value, current.array)):
-                    borrowed = borrowed or lru_cache(None)(self._borrowed)
+                    borrowed = borrowed or once(self._borrowed)
                     current = slot.current = self._fitting(current, value.shape, value.dtype, borrowed)
                     copy_into(current.array, value)
                     slot.mirror = None
@@ -99,7 +99,7 @@ class SharedMemoryTransport(Transport):
 
     @point("transport")
     def _spares(self, keys: Keys, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> List[PooledArray]:
-        borrowed, found = lru_cache(None)(self._borrowed), []
+        borrowed, found = once(self._borrowed), []
         for key, (shape, dtype) in zip(keys, kinds):
             slot = self._slots[key]
             slot.spare = self._fitting(slot.spare, shape, dtype, borrowed)
@@ -210,7 +210,7 @@ class SharedMemoryTransport(Transport):
         spares = [placed for placed in found if placed is not None]
         if len(spares) < len(found):
             if self.rank == self.home:
-                borrowed = lru_cache(None)(self._borrowed)
+                borrowed = once(self._borrowed)
                 spares = [self._fitting(placed, *kind, borrowed) for placed, kind in zip(found, kinds)]
             layout = self._layout(spares if self.rank == self.home else [])
             if self.rank != self.home:
@@ -230,7 +230,7 @@ class SharedMemoryTransport(Transport):
 
     def _offered(self, keys: Keys, arrays: Arrays) -> List[PooledArray]:
         """Return arrays in common memory, in this rank's pool."""
-        fitting = partial(self._fitting, borrowed=lru_cache(None)(self._borrowed))
+        fitting = partial(self._fitting, borrowed=once(self._borrowed))
         return [self.common.offered(key, array, fitting) for key, array in zip(keys, arrays)]
 
     def _shared(self, keys: Keys, layout: Layout, chosen: Sequence[int]) -> List[np.ndarray[Any, Any]]:
@@ -525,3 +525,18 @@ def _is_same_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
         and a.flags.c_contiguous
         and a.__array_interface__["data"] == b.__array_interface__["data"]
     )
+
+
+def once(function: Callable[[], Set[int]]) -> Callable[[], Set[int]]:
+    """Return a function that calls this one when it is first called, and then returns the same set.
+
+    (Creating an `lru_cache` takes 5 microseconds.)
+    """
+    found: List[Set[int]] = []
+
+    def known() -> Set[int]:
+        if not found:
+            found.append(function())
+        return found[0]
+
+    return known

@@ -22,7 +22,7 @@ BUDGET = {
     "memory/": 1167,
     "sync/": 1169,
     "runtime/": 1905,
-    "transports/": 1780,
+    "transports/": 1787,
     "cluster/": 2199,
     "processes/": 876,
     "program/": 1048,
