@@ -13,6 +13,9 @@ from synkhronos.testing import numpy_engine as engine
 
 ROWS = 14
 
+#: Number of elements of a variable that is large enough for common memory.
+LARGE = 1 << 13
+
 #: Rows of many calls in one command; the last call of the second command has fewer rows than ranks.
 BATCHES = [list(range(begin, begin + 6)) for begin in (0, 4, 8)]
 JOINT_BATCHES = [[0, 1, 2, 3, 4], [5, 6, 7, 8], [9]]
@@ -49,7 +52,8 @@ def chain(change, model, count):
 class Program:
     """A session with all everyday operations.
 
-    The model is the serial program: ``[w, v]`` for every rank, worked out with NumPy.
+    The model is the serial program: ``[w, v]`` for every rank, worked out with NumPy. All elements of ``u``, a variable
+    in common memory, have one of the values ``of_u`` on every rank.
 
     Parameters
     ----------
@@ -71,6 +75,8 @@ class Program:
         self.g = synk.function([], [], updates=[(self.v, self.v * 2)])
         most = synk.ops.all_reduce(self.w, "max")
         self.h = synk.function([x], [(synk.ops.all_reduce(engine.mean(x)), None)], updates=[(self.w, most + 1)])
+        self.u, self.of_u = engine.shared(np.ones(LARGE), "u"), (1.0,)
+        self.k = synk.function([], [], updates=[(self.u, self.u * 2)], exact=True)
         self.x = np.arange(float(width) * ROWS).reshape(ROWS, width)
         self.data = synk.data(self.x)
         self.reached = None  # the operation in progress
@@ -101,6 +107,7 @@ class Program:
         yield "joint call", lambda: self.expect(self.h(self.x)[0], np.mean(self.x)), self.most_plus_one
         yield "steps", self.steps, lambda model: chain(plus_one, model, len(BATCHES))
         yield "joint steps", self.joint_steps, lambda model: chain(self.most_plus_one, model, len(JOINT_BATCHES))
+        yield "large update", self.double, None
         yield "data growth", self.grow, plus_one
         yield (
             "reduce",
@@ -148,6 +155,11 @@ class Program:
         (means,) = self.h.steps(self.x, batches=JOINT_BATCHES)
         self.expect(means, [np.mean(self.x[batch]) for batch in JOINT_BATCHES])
 
+    def double(self):
+        self.of_u = 1.0, 2.0
+        self.k()
+        self.of_u = (2.0,)
+
     def drop(self):
         """Use a function and a variable and drop them; the ranks drop them with the next command."""
         other = engine.shared(np.zeros(3), "other")
@@ -161,22 +173,33 @@ class Program:
         self.call(self.data)
 
     def look(self):
-        """Return ``[w, v]`` of every rank."""
+        """Return ``[w, v]`` of every rank, and check ``u``."""
         session = PROGRAM.current()
         replicator = replicator_of(session)
-        replicator.ensure([self.f, self.g, self.h])
-        return session.run(Look([replicator.find(engine.ENGINE, shared) for shared in (self.w, self.v)]))
+        replicator.ensure([self.f, self.g, self.h, self.k])
+        looked = session.run(Look([replicator.find(engine.ENGINE, shared) for shared in (self.w, self.v, self.u)]))
+        self.check_large([u for _, _, u in looked])
+        return [[w, v] for w, v, _ in looked]
+
+    def check_large(self, values):
+        """Check that ``u`` has the same allowed value everywhere."""
+        found = sorted({number for u in values for number in u.tolist()})
+        if len(found) > 1 or found[0] not in self.of_u:
+            raise Wrong(f"{self.reached}: u has {found}, expected one of {self.of_u}")
 
     def check_master(self, what, *allowed):
         got = [self.w.get_value(), self.v.get_value()]
         if not any(same(got, model[0]) for model in allowed):
             raise Wrong(f"{what}: the master has {got!r}, expected one of {[model[0] for model in allowed]!r}")
+        self.check_large([self.u.get_value()])
 
     def run(self):
         """Run and check all operations; return the name of the one that failed, its error and the time."""
         model = [[np.arange(4.0), np.ones((2, self.width))]] * self.n
         self.w.set_value(model[0][0])
         self.v.set_value(model[0][1])
+        self.u.set_value(np.ones(LARGE))
+        self.of_u = (1.0,)
         self.data.free_memory()
         for name, operation, change in self.operations():
             self.reached = name

@@ -33,6 +33,10 @@ def silent(*_):
     pass
 
 
+def test_the_programs_take_every_step(victims):
+    assert set(NAMES) == set(victims.hit)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)  # a hundred programs, which are slow on a busy machine
 def test_kill_at_every_step(victims):
