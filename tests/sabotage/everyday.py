@@ -178,20 +178,20 @@ class Program:
         replicator = replicator_of(session)
         replicator.ensure([self.f, self.g, self.h, self.k])
         looked = session.run(Look([replicator.find(engine.ENGINE, shared) for shared in (self.w, self.v, self.u)]))
-        self.check_large([u for _, _, u in looked])
+        self.check_large("all ranks together", [u for _, _, u in looked])
         return [[w, v] for w, v, _ in looked]
 
-    def check_large(self, values):
+    def check_large(self, whose, values):
         """Check that ``u`` has the same allowed value everywhere."""
         found = sorted({number for u in values for number in u.tolist()})
         if len(found) > 1 or found[0] not in self.of_u:
-            raise Wrong(f"{self.reached}: u has {found}, expected one of {self.of_u}")
+            raise Wrong(f"{self.reached}: of u, {whose} have {found}, expected one of {self.of_u}")
 
     def check_master(self, what, *allowed):
         got = [self.w.get_value(), self.v.get_value()]
         if not any(same(got, model[0]) for model in allowed):
             raise Wrong(f"{what}: the master has {got!r}, expected one of {[model[0] for model in allowed]!r}")
-        self.check_large([self.u.get_value()])
+        self.check_large("the master's elements", [self.u.get_value()])
 
     def run(self):
         """Run and check all operations; return the name of the one that failed, its error and the time."""
