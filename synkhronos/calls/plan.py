@@ -323,6 +323,7 @@ class RankPlan:
 
         ``ahead`` has copied some of the rows: see `rows_ahead`.
         """
+        turn = 0 if ahead is None else ahead.turn
         weight, (begin, end), shared_part = self.pieces[i]
         part = self._part(i, rows)
         is_view = part is not None and part.is_view
@@ -336,7 +337,7 @@ class RankPlan:
             elif ahead is not None and j in ahead:
                 given = ahead.take(j)
             elif kind == "selected" and part is not None:
-                given = part.take(value, None if is_view else self._row_buffer(j, end - begin, value))
+                given = part.take(value, None if is_view else self._row_buffer(j, end - begin, value, turn))
             elif kind in ("selected", "batch"):
                 given = value[begin:end]
             elif kind == "state":
@@ -377,9 +378,10 @@ class RankPlan:
         """Return the rows of the ``chosen`` arguments in a later step, to be copied; ``turn`` alternates."""
         begin, end = self.pieces[0][1]
         part = rows.part(begin, end)
-        return RowsAhead({j: (part, values[j], self._row_buffer(j, end - begin, values[j], turn)) for j in chosen})
+        copies = {j: (part, values[j], self._row_buffer(j, end - begin, values[j], turn)) for j in chosen}
+        return RowsAhead(copies, turn)
 
-    def _row_buffer(self, i: int, n_rows: int, array: np.ndarray[Any, Any], turn: int = 0) -> np.ndarray[Any, Any]:
+    def _row_buffer(self, i: int, n_rows: int, array: np.ndarray[Any, Any], turn: int) -> np.ndarray[Any, Any]:
         """Return a reusable buffer for rows of the i-th argument; copying them to new memory takes twice as long."""
         shape = (n_rows,) + array.shape[1:]
         nbytes = array.itemsize * math.prod(shape)

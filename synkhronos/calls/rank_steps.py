@@ -139,12 +139,14 @@ class RankSteps:
     def _copy_ahead(self, i: int) -> None:
         """Let this rank copy the next step's rows while it waits in the i-th step, if possible."""
         self._ahead = self.context.barrier.meanwhile = None
-        if self._next is not None:
+        if self._next is not None and any(self._copied_ahead):
             division, rows, _ = self._next
-            chosen = self._copied_ahead[division]
+            chosen, turn = self._copied_ahead[division], (i + 1) % 2
             if chosen and isinstance(rows, Indices):
-                self._ahead = self.prepared[division].rows_ahead(chosen, self.values, rows, (i + 1) % 2)
+                self._ahead = self.prepared[division].rows_ahead(chosen, self.values, rows, turn)
                 self.context.barrier.meanwhile = self._ahead.copy_piece
+            else:
+                self._ahead = RowsAhead({}, turn)
 
     def step(self, i: int, of_step: StepRows) -> Tuple[CallPlan, List[Any]]:
         """Complete the i-th step on this rank; return its plan and outputs. Undo it unless all ranks complete it."""

@@ -6,8 +6,8 @@
     rank 1   copy | step 0 ------ | wait, copy | reduce | step 1 ------
 
 The rank copies in pieces, and checks in between whether it may continue (`Barrier.meanwhile`), so it delays other ranks
-by at most one piece. The next step copies the remaining rows. Two buffers per argument alternate, because the current
-step still uses its own rows.
+by at most one piece. The next step copies the remaining rows. Two buffers per argument alternate from step to step,
+whether rows are copied ahead or not, because the current step still uses its own rows.
 """
 
 from __future__ import annotations
@@ -31,10 +31,15 @@ def pays_off(arrays: Sequence[np.ndarray[Any, Any]], n_rows: int) -> bool:
 
 
 class RowsAhead:
-    """A rank's rows of one step; ``copies[j]``: the j-th argument's selected rows, array, and buffer for the rows."""
+    """A rank's rows of one step; ``copies[j]``: the j-th argument's selected rows, array, and buffer for the rows.
 
-    def __init__(self, copies: Dict[int, Tuple[Indices, np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> None:
-        self._copies = copies
+    ``turn`` selects the buffers of this step, also those of arguments that are not copied ahead.
+    """
+
+    def __init__(
+        self, copies: Dict[int, Tuple[Indices, np.ndarray[Any, Any], np.ndarray[Any, Any]]], turn: int
+    ) -> None:
+        self._copies, self.turn = copies, turn
         self._n_copied = dict.fromkeys(copies, 0)
 
     def __contains__(self, j: int) -> bool:

@@ -50,7 +50,7 @@ def copies_of(rows):
 def test_pieces_and_the_rest_are_all_rows(monkeypatch, n_pieces, nbytes):
     monkeypatch.setattr(rows_ahead, "PIECE_BYTES", nbytes)
     rows = [7, 0, 39, 7, 2]
-    ahead = RowsAhead(copies_of(rows))
+    ahead = RowsAhead(copies_of(rows), 0)
     there = [ahead.copy_piece() for _ in range(n_pieces)]
     assert there == sorted(there, reverse=True) and (n_pieces < 20 or not there[-1])
     assert 0 in ahead and 1 not in ahead and 2 in ahead
@@ -59,7 +59,7 @@ def test_pieces_and_the_rest_are_all_rows(monkeypatch, n_pieces, nbytes):
 
 
 def test_an_interrupted_piece_does_not_count(monkeypatch):
-    ahead, take = RowsAhead(copies_of([5, 6, 7])), Indices.take
+    ahead, take = RowsAhead(copies_of([5, 6, 7]), 0), Indices.take
 
     def interrupted(self, array, out=None):
         out[:] = 77
@@ -171,6 +171,29 @@ def test_rows_are_copied_during_a_wait(make_world, monkeypatch, tmp_path, launch
     twins = Twins(slow, lambda step: gate.wait() if step == 0 else None)
     twins.check(twins.f.steps(synk.data(X), synk.data(Y), batches=BATCHES), BATCHES)
     assert sum(pieces) >= 2 * 3  # two arguments with at least three rows each
+
+
+@with_engine
+@pytest.mark.parametrize("first", [0, 1])
+def test_large_steps_after_small_ones(make_world, monkeypatch, tmp_path, first):
+    """Rows of a small step, which are not copied ahead, stay until it ends, although a large step follows."""
+    make_world("threads", 2, 0, engine=NAME)
+    monkeypatch.setattr(rows_ahead, "MIN_BYTES", 10 * X[0].nbytes)
+    sizes = [6, 30, 6, 6, 30, 30, 6, 30, 6][first:]
+    batches = [np.random.RandomState(i).permutation(40)[:n] for i, n in enumerate(sizes)]
+    gates = {step: Gate(tmp_path / str(step)) for step, n in enumerate(sizes[1:]) if n == 30}
+    right, closed = RowsAhead.copy_piece, list(gates.values())
+
+    def copy_piece(ahead):
+        found = right(ahead)
+        if not found and threading.current_thread() is threading.main_thread():  # rank 0
+            closed.pop(0).open()
+        return found
+
+    monkeypatch.setattr(RowsAhead, "copy_piece", copy_piece)
+    twins = Twins(1, lambda step: gates[step].wait() if step in gates else None)
+    twins.check(twins.f.steps(synk.data(X), synk.data(Y), batches=batches), batches)
+    assert not closed
 
 
 def check_after_failure(twins, data, made):

@@ -37,10 +37,10 @@ SITUATIONS = {
         f(np.arange(6.0))""",
     "collective": """
         meet = Barrier.wait
-        def late(self):
+        def late(self, *notice):
             if self.rank == 2 and flag[0]:
                 time.sleep(1000)
-            meet(self)
+            meet(self, *notice)
         Barrier.wait = late
         f = build()
         synk.fork(3)

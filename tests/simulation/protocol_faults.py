@@ -45,14 +45,14 @@ PLANTS = {
     ),
     "a missed wakeup at a barrier": (
         [Barrier],
-        "_decide",
+        "_await_arrivals",
         {"block.releases[rank].release()": "pass"},
     ),
     "a decision before the last arrival": (
         [Barrier],
-        "_decide",
+        "_await_arrivals",
         {
-            "for _ in self._others:": "for _ in self._others[1:]:",
+            "for _ in self._others[taken:]:": "for _ in self._others[1:]:",
             "while self._arrived[rank] < current:": "while self._arrived[rank] < current and rank != self._others[0]:",
         },
     ),
@@ -209,7 +209,7 @@ PLANTS = {
     ),
     "a dead rank's memory that is allocated again": (
         [Pool],
-        "__init__",
+        "_take_all",
         {"self._free.take_at(start, size)": "pass"},
     ),
     "a replacement that repeats the last command": (
