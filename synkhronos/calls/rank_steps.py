@@ -130,7 +130,7 @@ class RankSteps:
     def rows(self) -> Iterator[StepRows]:
         """Yield each step's rows, as `StepSequence.rows` does; `step` copies those of the next step ahead."""
         rows = self.steps.rows(self.context)
-        of_step: Optional[StepRows] = next(rows)
+        of_step: Optional[StepRows] = next(rows, None)
         while of_step is not None:
             self._next = next(rows, None)
             yield of_step
