@@ -78,7 +78,7 @@ class TheanoLibrary:
         self.CAReduce, self.Elemwise, self.or_ = CAReduce, Elemwise, or_
         self.OpFromGraph, self.Op, self.Apply = theano.OpFromGraph, theano.Op, theano.Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas
-        self.sorts_have_an_axis, self.casts_wrap_around = False, True
+        self.sorts_have_an_axis, self.casts_wrap_around, self.merges_operations = False, True, False
         self.slow, self.quick = theano.Mode(linker="py", optimizer=None), "FAST_COMPILE"
         self.full, self.with_compiler = "FAST_RUN", theano.Mode("cvm", "fast_compile")
         self.lazy = self.quick  # computes only the selected branch of a condition
@@ -164,8 +164,9 @@ class PyTensorLibrary:
         self.full, self.with_compiler = Mode(linker=LINKER, optimizer="fast_run"), self.quick
         self.lazy = Mode(linker="vm", optimizer="fast_compile")
         self.sorts_have_an_axis = "axis" in SortOp.__props__
-        # With NumPy 2, the Python code of PyTensor 3.0 raises an OverflowError.
-        self.casts_wrap_around = LINKER != "py" or not pytensor.__version__.startswith("3.0.")
+        # With NumPy 2, the Python code of PyTensor 3.0 raises an OverflowError. It uses one of equal operations for all.
+        self.merges_operations = pytensor.__version__.startswith("3.0.")
+        self.casts_wrap_around = LINKER != "py" or not self.merges_operations
         self.inputs = lambda outputs: list(graph_inputs(outputs))
 
     def variable(self, dtype, ndim, name=None):

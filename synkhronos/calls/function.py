@@ -666,11 +666,12 @@ class Function:
             Without batches: the number of calls, all with the same arguments. With batches: a limit on their number, so
             that a generator may be infinite.
         on_step : callable, optional
-            ``on_step(i, outputs)`` runs on the master after its i-th step; it must not call anything that runs on all
-            ranks. The outputs are the master's own, in the form that a call returns (each None if the master has no
-            rows). If ``on_step`` returns False, it is not called again, and the steps end after the furthest step that
-            any rank has begun. If the function is exact, shared variables set by ``on_step`` have their new values on
-            all ranks from the next step on. Otherwise, the new values stay on the master alone, with a logged warning.
+            ``on_step(i, outputs)`` runs on the master after its i-th step. It must not call anything that runs on all
+            ranks, nor write into a `Data` that the steps read, because other ranks may be computing with it. The
+            outputs are the master's own, in the form that a call returns (each None if the master has no rows). If
+            ``on_step`` returns False, it is not called again, and the steps end after the furthest step that any rank
+            has begun. If the function is exact, shared variables set by ``on_step`` have their new values on all ranks
+            from the next step on. Otherwise, the new values stay on the master alone, with a logged warning.
         output_subset, num_slices
             As in a call.
         total : bool

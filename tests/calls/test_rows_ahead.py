@@ -259,16 +259,20 @@ def test_an_interrupt_in_a_piece(make_world, monkeypatch, tmp_path, launcher):
 
 
 @with_engine
-def test_on_step_may_write_into_the_data(make_world):
-    """Rows are then not copied ahead, because a step must use the rows that `on_step` has written."""
+def test_rows_are_not_copied_ahead_of_on_step(make_world):
+    """Steps that copy their rows use what `on_step` has written before, although it must not write into the data.
+
+    Slices are views, which change even during a step.
+    """
     make_world("fork", 2, 0, engine=NAME)
     twins, data = Twins(), [synk.data(X), synk.data(Y)]
+    batches = [rows for rows in BATCHES if not isinstance(rows, slice)]
 
     def write(i, outputs):
         data[0][:] = data[0][:] + 1
 
-    sums, taken = twins.f.steps(*data, batches=BATCHES, on_step=write)
-    for i, rows in enumerate(BATCHES):
+    sums, taken = twins.f.steps(*data, batches=batches, on_step=write)
+    for i, rows in enumerate(batches):
         of_both, of_x = twins.g(X[rows] + i, Y[rows])
         assert sums[i] == of_both and np.array_equal(taken[i], of_x)
     twins.check_values()
