@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from typing import NoReturn
 
@@ -17,6 +18,9 @@ from ..errors import ArgumentError, StateError, SynkhronosError
 from .program import PROGRAM
 
 logger = logging.getLogger("synkhronos")
+
+#: Time for the other processes to report an error, too, because mpirun kills them as soon as one ends.
+LAST_WORDS_S = 2.0
 
 
 def take_place() -> None:
@@ -63,6 +67,8 @@ def serve(world: World) -> NoReturn:
         status = 0
     except (SynkhronosError, ArgumentError) as error:
         print(f"synkhronos: {error}", file=sys.stderr)
+        flush()
+        time.sleep(LAST_WORDS_S)
     except Exception:
         traceback.print_exc()
     finally:

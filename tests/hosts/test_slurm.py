@@ -52,7 +52,7 @@ def slurm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slurm")
     (folder / "train.py").write_text(PROGRAM)
     prefixes = [mpi_module.find(kind).prefix for kind in mpi_module.VARIABLES if not mpi_module.lacking(kind)]
-    above = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    above = os.pathsep.join([str(folder), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with Cluster(N_HOSTS, shared=[folder, *prefixes]) as hosts:
         yield slurm_module.Slurm(hosts, str(folder), {"PYTHONPATH": above})
 
@@ -122,11 +122,16 @@ def test_mpirun_in_salloc(slurm, mpi):
 def waiting(slurm, python, *options):
     """Start a job that waits, and return its process and its number when all ranks work."""
     command = srun(python, "-m", "synkhronos", "train.py", "wait", options=options)
-    process = slurm.start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    said = process.stdout.readline().decode()
-    while said.startswith("srun: job"):  # it waits for the end of the job before
+    for _ in range(2):
+        process = slurm.start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         said = process.stdout.readline().decode()
-    assert said == expected(N_HOSTS) + "\n"
+        while said.startswith("srun: job"):  # it waits for the end of the job before
+            said = process.stdout.readline().decode()
+        if said == expected(N_HOSTS) + "\n":
+            break
+        process.terminate()
+        said += process.communicate(timeout=30)[0].decode()
+        assert slurm.mpi_has_crashed(), said
     (number,) = slurm.run(["squeue", "-h", "-o", "%i"])[1].split()
     return process, number
 
