@@ -45,7 +45,7 @@ def run(
     """
     for model in models:
         make = functools.partial(demo_networks.mnist, model, digits)
-        yield from trained(f"epoch of MNIST, {model}", n, make, epochs, groups, model)
+        yield from trained(f"epoch of MNIST, {model}", n, make, epochs, groups, model, exact=True)
     if recurrent:
         yield from trained("epoch of MNIST, LSTM", n, functools.partial(lstm, rows=digits), max(2, epochs // 2))
     if depth is not None:
@@ -57,10 +57,13 @@ def run(
         )
 
 
-def trained(case, n, make, repeats, groups=None, model=None):
-    """Yield a network's result rows: the times of all contenders, PyTorch DDP's speedup, and the parts of a step."""
+def trained(case, n, make, repeats, groups=None, model=None, exact=False):
+    """Yield a network's result rows: the times of all contenders, PyTorch DDP's speedup, and the parts of a step.
+
+    With ``exact``, the function in `steps` is exact, and ranks divide its update; otherwise, it averages gradients.
+    """
     with demo_networks.single_precision():
-        ours, in_steps, plain, apart = Parallel(make), InSteps(make), Plain(make), Apart(make)
+        ours, in_steps, plain, apart = Parallel(make), InSteps(make, exact=exact), Plain(make), Apart(make)
     works = []
     for rank in range(n):
         part = slice(rank, None, n)
