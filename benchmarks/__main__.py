@@ -97,8 +97,8 @@ def main(arguments=None):
             for row in run(groups, **(quick if given.quick else full)):
                 rows.append(row)
                 print("  " + report.line_of(row), flush=True)
-            busy = max(before, stolen())
-            before, seconds = busy, time.monotonic() - began
+            after, seconds = stolen(), time.monotonic() - began
+            busy, before = max(before, after), after
             parts[name] = Part(rows, busy, seconds, str(datetime.date.today()), sorted(groups.missing.values()))
             store.put(name, parts[name])
     measured = [part for part in parts.values() if part]

@@ -24,7 +24,7 @@ import numpy as np
 from ..reductions import ReduceOp, reduce_outputs
 from ..runtime.command import Command, CommandStats
 from ..runtime.context import RankContext
-from ..selection import RowRange, moved
+from ..selection import moved
 from .division import Division
 from .plan import CallMemory, CallPlan, RankPlan, may_be_refused
 from .rank_call import RankCall
@@ -45,10 +45,8 @@ class CallFunction(Command):
     ran: CallPlan
     division: Optional[Division] = None
 
-    def __init__(
-        self, name: str, place: Optional[Tuple[int, int]], plan: Optional[CallPlan], rows: Optional[RowRange]
-    ) -> None:
-        self.name, self.plan, self.rows = name, plan, rows
+    def __init__(self, name: str, place: Optional[Tuple[int, int]], plan: Optional[CallPlan]) -> None:
+        self.name, self.plan = name, plan
         self.place: Any = place
 
     def __getstate__(self) -> Any:

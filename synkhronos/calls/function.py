@@ -548,11 +548,12 @@ class Function:
                 alone = () if plan.writes else self._variants.updated_in_graph(division.num_slices > 1)
                 cached = plans.add(key, plan, alone)
             command: Any = cached.command
-            if command is None or rows is not None:
-                command = CallFunction(cached.plan.name, cached.place, None if cached.known else cached.plan, rows)
+            if command is None:
+                command = CallFunction(cached.plan.name, cached.place, cached.plan)
+            command.rows = rows
             outputs = self._run(session, command, timeout, cached.updates)
             if cached.command is None and cached.place is not None:
-                cached.known, cached.command = True, CallFunction(cached.plan.name, cached.place, None, None)
+                cached.command = CallFunction(cached.plan.name, cached.place, None)
                 cached.command.freeze()
             if cached.skips:
                 mark_divergent(session, self.engine, self.engine.updated_in(self._variants.snapshot))

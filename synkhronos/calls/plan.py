@@ -106,16 +106,15 @@ class CallPlan(NamedTuple):
 class CachedPlan:
     """A plan cached by the ranks under ``place`` (None if they do not cache it).
 
-    ``updates`` names the variables that each rank updates independently. From the second call on, ``command`` is sent,
-    unless the call selects a `RowRange`. ``known`` is true once a call has succeeded, so that all ranks have the plan.
+    ``updates`` names the variables that each rank updates independently. Once a call has succeeded, all ranks have the
+    plan, and ``command`` is sent instead.
     """
 
-    __slots__ = ("plan", "place", "updates", "skips", "command", "known")
+    __slots__ = ("plan", "place", "updates", "skips", "command")
 
     def __init__(self, plan: CallPlan, place: Optional[Tuple[int, int]], updates: Sequence[str]) -> None:
         self.plan, self.place, self.updates, self.skips = plan, place, updates, plan.division.skips
         self.command: Optional[Command] = None
-        self.known = False
 
 
 class FunctionVariables:

@@ -127,23 +127,23 @@ class RankEnd:
     def read(self) -> Envelope:
         """Return the command's envelope; unpickling errors propagate.
 
-        A cache maps the bytes of a frozen command to its envelope. Entries stay valid, since a command does not change.
+        A cache maps the bytes of a frozen command to its envelope. Entries stay valid; only `Command.rows` may change.
         """
         length, slot = self.block.words[COMMAND_LENGTH], self.block.command_slot
         if not 0 <= length <= FROZEN_BYTES:
             envelope: Envelope = pickle.loads(messages.get(length, slot, self.pools))
             return envelope
-        payload = bytes(slot[:length])
+        payload, news, rows = detached(bytes(slot[:length]))
         known = self._frozen.get(payload)
-        if known is not None:
-            return known
-        payload, news = detached(payload)
-        known = self._frozen.get(payload) if news else None
         envelope = pickle.loads(payload) if known is None else known
-        if envelope.is_frozen and known is None:
+        if not envelope.is_frozen:
+            return envelope
+        if known is None:
             self._frozen[payload] = envelope
             if len(self._frozen) > MAX_FROZEN:
                 del self._frozen[next(iter(self._frozen))]
+        if envelope.command.rows is not rows:
+            envelope.command.rows = rows
         return Envelope(envelope.forget, envelope.command, envelope.enclosed, True, news) if news else envelope
 
     @point("channel")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, NamedTuple, Optiona
 
 if TYPE_CHECKING:
     from ..memory.handles import Handle
+    from ..selection import RowRange
     from .context import RankContext
     from .news import News
 
@@ -43,9 +44,11 @@ class CommandStats(NamedTuple):
 
 
 class Command(ABC):
-    """An operation of all ranks, with few, small, picklable fields that do not change after its first run."""
+    """An operation of all ranks, with few, small, picklable fields; after its first run, only `rows` may change."""
 
     frozen: Optional[bytes] = None  #: The command pickled in an otherwise empty envelope; see `freeze`.
+    #: The rows that a call selects: the only part of a frozen command that may differ between its runs.
+    rows: Optional[RowRange] = None
     #: Whether ranks count steps in the control block; each step restarts the timeout, and errors report the counts.
     has_steps = False
     #: Unit that ranks count instead of steps, for the log of slow commands, e.g. "functions ready".

@@ -1,19 +1,20 @@
-"""News: values set on the master by the program, sent to the ranks along with the next command.
+"""What is sent along with a frozen command: news, and the rows of a call.
 
-For example, a learning rate that changes before each call needs no extra command. Each rank sets the values before it
-runs the command, so all ranks agree even if the command fails. The news precedes the bytes of a frozen command::
+News are values set on the master by the program. For example, a learning rate that changes before each call needs no
+extra command. Each rank sets the values before it runs the command, so all ranks agree even if the command fails. ::
 
-    frozen                        [ pickle of the envelope         ]    begins with \\x80, as pickles do
-    with news   [ "N" ][ length ][ pickle of the news ][ same pickle ]
+    frozen                              [ pickle of the envelope ]    begins with \\x80, as pickles do
+    with more   [ "N" ][ length ][ pickle of news and rows ][ same pickle ]
 """
 
 from __future__ import annotations
 
 import pickle
-from typing import Any, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..selection import RowRange
 from .registry import Origin, SharedEntry
 
 MAX_NEWS_BYTES = 1 << 10  #: Maximum total size of the values sent with a command; larger values are broadcast.
@@ -38,20 +39,22 @@ def learn(context: Any, news: Sequence[News]) -> None:
         entry.set(entry.engine.to_device(entry.reference(), value), Origin.COMMON)
 
 
-def attached(news: Sequence[News], payload: bytes) -> bytes:
-    """Return the payload of a command, prefixed with news."""
-    pickled = pickle.dumps(news, pickle.HIGHEST_PROTOCOL)
+def attached(payload: bytes, news: Sequence[News], rows: Optional[RowRange]) -> bytes:
+    """Return the payload of a command, prefixed with news and rows."""
+    numbers = None if rows is None else (rows.start, rows.stop, rows.step)
+    pickled = pickle.dumps((news, numbers), pickle.HIGHEST_PROTOCOL)
     return b"".join([MARK, len(pickled).to_bytes(LENGTH_BYTES, "little"), pickled, payload])
 
 
-def detached(payload: bytes) -> Tuple[bytes, Sequence[News]]:
-    """Return a payload without its news, and the news.
+def detached(payload: bytes) -> Tuple[bytes, Sequence[News], Optional[RowRange]]:
+    """Return a payload without its prefix, the news, and the rows.
 
-    >>> detached(b"\\x80..."), detached(attached([(1, "<f4", (), b"....")], b"\\x80..."))
-    ((b'\\x80...', ()), (b'\\x80...', [(1, '<f4', (), b'....')]))
+    >>> detached(b"\\x80..."), detached(attached(b"\\x80...", [(1, "<f4", (), b"....")], RowRange(2, 9)))
+    ((b'\\x80...', (), None), (b'\\x80...', [(1, '<f4', (), b'....')], RowRange(start=2, stop=9, step=1)))
     """
     if payload[:1] != MARK:
-        return payload, ()
+        return payload, (), None
     begin = len(MARK) + LENGTH_BYTES
     end = begin + int.from_bytes(payload[len(MARK) : begin], "little")
-    return payload[end:], pickle.loads(payload[begin:end])
+    news, numbers = pickle.loads(payload[begin:end])
+    return payload[end:], news, None if numbers is None else RowRange(*numbers)

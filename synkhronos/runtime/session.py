@@ -252,9 +252,9 @@ class Session:
         envelope, payload = Envelope(self._forget, command, enclosed, news=news), command.frozen
         if self._forget or enclosed or payload is None:
             payload = pickle.dumps(envelope, pickle.HIGHEST_PROTOCOL)
-        elif news:
-            with_news = attached(news, payload)
-            payload = with_news if len(with_news) <= FROZEN_BYTES else pickle.dumps(envelope, pickle.HIGHEST_PROTOCOL)
+        elif news or command.rows is not None:
+            longer = attached(payload, news, command.rows)
+            payload = longer if len(longer) <= FROZEN_BYTES else pickle.dumps(envelope, pickle.HIGHEST_PROTOCOL)
         self._command, self._number = command, number
         self._timeout, self._steps = timeout, [0] * self.size
         began = time.monotonic()

@@ -31,14 +31,14 @@ NBYTES = 8_000_000
 
 FORK = "import synkhronos as synk\nsynk.fork(1)\nprint('has begun')\n"
 #: Reports an exception slowly, as on a busy machine.
-SLOW_REPORT = '''
+SLOW_REPORT = """
 import sys, time, traceback
 def report(*error):
     for line in "".join(traceback.format_exception(*error)).splitlines():
         print(line, file=sys.stderr, flush=True)
         time.sleep(0.1)
 sys.excepthook = report
-'''
+"""
 TAKE_PORTS = """
 import socket, time
 taken = [socket.create_server(("0.0.0.0", port)) for port in (50000, 50001)]

@@ -386,7 +386,7 @@ class Recorder:
 @pytest.fixture
 def recorded(monkeypatch):
     module, busy = Recorder(), [0.0]
-    monkeypatch.setattr(command_line, "PARTS", {"calls": ("calls", {}, {}), "steps": ("steps", {}, {})})
+    monkeypatch.setattr(command_line, "PARTS", {name: (name, {}, {}) for name in ("calls", "steps", "inputs")})
     monkeypatch.setattr(command_line, "importlib", SimpleNamespace(import_module=lambda name: module))
     monkeypatch.setattr(command_line, "can_be_pinned", lambda: True)
     monkeypatch.setattr(command_line, "stolen", lambda: busy.pop() if len(busy) > 1 else busy[0])
@@ -398,17 +398,17 @@ def test_a_run_resumes(recorded, tmp_path, monkeypatch, capsys):
     module, busy = recorded
     arguments = ["--no-peers", "--no-write", "--folder", str(tmp_path)]
     busy[:] = [0.0, 0.5, 0.0]  # before the run, and after the first part; the second part begins with that load
-    assert command_line.main(arguments) == 2 and module.runs == 2
+    assert command_line.main(arguments) == 2 and module.runs == 3
     assert "Other programs disturbed calls, steps." in capsys.readouterr().out
     busy[:] = [0.0]
-    assert command_line.main([*arguments, "--only", "steps"]) == 0 and module.runs == 3
-    assert command_line.main(arguments) == 0 and module.runs == 4
+    assert command_line.main([*arguments, "--only", "steps"]) == 0 and module.runs == 4
+    assert command_line.main(arguments) == 0 and module.runs == 5
     printed = capsys.readouterr().out
     assert "steps: measured before" in printed and "Measured on 20" in printed
-    assert command_line.main(arguments) == 0 and module.runs == 4
-    assert command_line.main([*arguments, "--fresh"]) == 0 and module.runs == 6
+    assert command_line.main(arguments) == 0 and module.runs == 5
+    assert command_line.main([*arguments, "--fresh"]) == 0 and module.runs == 8
     monkeypatch.setattr(command_line, "version", lambda: "two")
-    assert command_line.main(arguments) == 0 and module.runs == 8
+    assert command_line.main(arguments) == 0 and module.runs == 11
 
 
 def test_resumed_rows_equal_the_measured_ones(recorded, tmp_path):

@@ -11,6 +11,8 @@ from synkhronos.memory.pool import Pool
 from synkhronos.processes.rank_main import fatal_error, record_fatal_error
 from synkhronos.runtime.channel import FROZEN_BYTES, MAX_FROZEN, MasterEnd, RankEnd
 from synkhronos.runtime.command import Command, Envelope
+from synkhronos.runtime.news import attached
+from synkhronos.selection import RowRange
 from synkhronos.sync.control_block import ANSWER_BYTES, COMMAND_BYTES, COMMAND_NUMBER, ControlBlock
 from synkhronos.sync.semaphore import WaitPolicy
 
@@ -82,6 +84,18 @@ def test_a_frozen_command_is_unpickled_once(channel):
     assert (first.command.words, second.command.words) == ("a", "b")
     read(channel, pickle.dumps(Envelope((), Hot("a"))))
     assert read(channel, hot.frozen) is first and read(channel, other.frozen) is second
+
+
+def test_rows_and_news_are_those_of_the_last_run(channel):
+    hot, news = Hot("a"), [(1, "<f4", (), b"....")]
+    hot.freeze()
+    first = read(channel, attached(hot.frozen, (), RowRange(2, 9, 3)))
+    assert (first.command.words, first.command.rows, first.news) == ("a", RowRange(2, 9, 3), ())
+    for rows in (None, RowRange(0, 0), None, RowRange(9, -1, -2)):
+        for given in (news, (), news):
+            is_plain = rows is None and not given
+            found = read(channel, hot.frozen if is_plain else attached(hot.frozen, given, rows))
+            assert found.command is first.command and (found.command.rows, found.news) == (rows, given)
 
 
 def test_another_command_is_unpickled(channel):
