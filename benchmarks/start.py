@@ -8,8 +8,8 @@ import sys
 import numpy as np
 
 import synkhronos as synk
+from synkhronos.program.program import PROGRAM
 
-from .calls import children
 from .library import T, grad, relu, shared, without_networks
 from .measure import Local, measure_in_turn
 from .unpickling import Unpickling
@@ -170,8 +170,8 @@ def constant_memory(nbytes):
 
 def memory_of_ranks(kind="Pss"):
     """Return the proportional set size (PSS) of the master and of every other rank in bytes, or a part of this size."""
-    pids = [os.getpid()] + [pid for keeper in children(os.getpid()) for pid in children(keeper)]
-    found = []
+    session, found = PROGRAM.session, []
+    pids = [os.getpid(), *(session.launcher.pid(rank) for rank in session.others)]
     for pid in pids:
         with open(f"/proc/{pid}/smaps_rollup") as file:
             found.append(sum(int(line.split()[1]) << 10 for line in file if line.startswith(f"{kind}:")))
