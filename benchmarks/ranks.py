@@ -32,7 +32,7 @@ from synkhronos.contrib.prediction.profiles import RankLayout, read
 
 from .calls import children, cpu_seconds
 from .gradients import mlp
-from .library import NAME, grad, module, shared
+from .library import IS_THEANO, NAME, grad, module, shared
 from .measure import BUSY, stolen
 from .report import machine, put
 
@@ -169,6 +169,9 @@ def counted(numbers, repeats):
         ]
         command += ["benchmarks.ranks", "--serve", "--repeats", str(repeats), "--ranks", *map(str, numbers)]
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        flags, option = f"{NAME.upper()}_FLAGS", "gcc.cxxflags" if IS_THEANO else "gcc__cxxflags"
+        without_avx_512 = f"{option}=-march=x86-64-v3"  # valgrind lacks its instructions
+        environment[flags] = ",".join(filter(None, [os.environ.get(flags), without_avx_512]))
         printed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout.decode()
         totals = {}
         for line in filter(lambda line: line.startswith("["), printed.splitlines()):

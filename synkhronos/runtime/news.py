@@ -1,4 +1,4 @@
-"""What is sent along with a frozen command: news, and the rows of a call.
+"""News, and the rows of a call: they are sent along with a frozen command.
 
 News are values set on the master by the program. For example, a learning rate that changes before each call needs no
 extra command. Each rank sets the values before it runs the command, so all ranks agree even if the command fails. ::
