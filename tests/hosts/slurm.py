@@ -115,8 +115,8 @@ class Slurm:
         stacks = [file.read_text() for file in files]
         for file in files:
             file.unlink()
-        frames = [re.findall(r'File "(.*)", line (\d+) in', stack)[0] for stack in stacks if "Fatal" in stack]
-        return any("MPI.Init_thread(" in linecache.getline(file, int(line)) for file, line in frames)
+        frames = [re.search(r'File "(.*)", line (\d+) in', stack) for stack in stacks]  # the innermost ones
+        return any("MPI.Init_thread(" in linecache.getline(frame[1], int(frame[2])) for frame in frames if frame)
 
     def _run(self, command, timeout):
         process = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
