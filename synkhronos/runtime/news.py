@@ -3,8 +3,8 @@
 News are values set on the master by the program. For example, a learning rate that changes before each call needs no
 extra command. Each rank sets the values before it runs the command, so all ranks agree even if the command fails. ::
 
-    frozen                              [ pickle of the envelope ]    begins with \\x80, as pickles do
-    with more   [ "N" ][ length ][ pickle of news and rows ][ same pickle ]
+    frozen                                     [ pickle of the envelope ]    begins with \\x80, as pickles do
+    with either   [ "N" ][ length ][ pickle of both ][ same pickle      ]
 """
 
 from __future__ import annotations

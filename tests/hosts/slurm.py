@@ -108,8 +108,8 @@ class Slurm:
     def mpi_has_crashed(self):
         """Return whether any process has crashed in ``MPI_Init`` since the last call.
 
-        Open MPI 5 does so in one of 20 jobs on a busy machine: a host receives a message (in
-        ``mca_pml_ob1_recv_frag_callback_match``) before its own initialization has reached the end.
+        Open MPI 5 did so in 3 of about 100 jobs on a busy machine, where a process received a message (in
+        ``mca_pml_ob1_recv_frag_callback_match``) during its own initialization.
         """
         files = list(Path(self.folder).glob("crash-*"))
         stacks = [file.read_text() for file in files]

@@ -132,6 +132,8 @@ def waiting(slurm, python, *options):
         process.terminate()
         said += process.communicate(timeout=30)[0].decode()
         assert slurm.mpi_has_crashed(), said
+    else:
+        raise AssertionError(f"MPI has crashed twice: {said}")
     (number,) = slurm.run(["squeue", "-h", "-o", "%i"])[1].split()
     return process, number
 
