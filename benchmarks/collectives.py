@@ -1,13 +1,18 @@
 """Benchmark of collectives on shared variables, compared with MPI and Gloo on plain arrays, and with a memory copy."""
 
+import mmap
+
 import numpy as np
 
 import synkhronos as synk
 
+from .at_once import AtOnce
 from .library import shared
 from .measure import Local, measure_in_turn, repeats_for
 from .peers.group import COLLECTIVES
 
+#: The least memory traffic of an all_reduce into each rank's own array: each rank reads and writes the size of an array.
+BOUND = "simultaneous copies on all ranks"
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 100 << 20, 400 << 20)
 
 
@@ -25,16 +30,21 @@ def resnet50_shapes():
 
 
 class Variables:
-    """Shared variables of one case, with functions that use and update them."""
+    """Shared variables of one case, with functions that use and update them.
 
-    def __init__(self, name, shapes):
-        self.name = name
+    With ``in_place``, a function overwrites their arrays, as most training steps do, so that collectives store a result
+    for each rank. Otherwise, an update leaves a new array on each rank, like most gradients, and all ranks have results
+    in common.
+    """
+
+    def __init__(self, name, shapes, in_place=True):
+        self.name, self.in_place = name, in_place
         self.variables = [shared(np.ones(shape, "float32"), f"{name} {i}") for i, shape in enumerate(shapes)]
         self.first = self.variables[0]
         self.nbytes = 4 * sum(int(np.prod(shape)) for shape in shapes)
         self.use = synk.function([], (self.first.sum(), None))
-        # Like any update, this function leaves a new array in every variable on every rank.
-        self.update = synk.function([], updates=[(v, v * np.float32(1)) for v in self.variables])
+        factor = np.float32(1 + in_place)  # Theano removes a multiplication by 1, and copies
+        self.update = synk.function([], updates=[(v, v * factor) for v in self.variables], exact=False)
         self.given = self.variables if len(shapes) > 1 else self.first
 
     def fill(self, n):
@@ -55,52 +65,63 @@ class Variables:
 
 def run(groups, n=2, sizes=SIZES, most=500, many=None):
     """Yield the result rows of all collectives and sizes, and of ResNet-50's variables in one call."""
-    of_size = {size: Variables(label(size), [(size // 4,)]) for size in sizes}
+    of_size = {size: [Variables(label(size), [(size // 4,)], in_place) for in_place in (True, False)] for size in sizes}
     shapes = resnet50_shapes() if many is None else many
-    whole = Variables("flat", [(sum(int(np.prod(shape)) for shape in shapes),)])
-    parts = Variables(f"{len(shapes)} variables", shapes)
+    flat = [(sum(int(np.prod(shape)) for shape in shapes),)]
+    wholes, parts = (
+        [Variables(name, each, in_place) for in_place in (True, False)]
+        for name, each in (("flat", flat), (f"{len(shapes)} variables", shapes))
+    )
     synk.fork(n, use_gpu=False)
+    synk.distribute()
     try:
-        for size, one in of_size.items():
-            yield from sized(groups, n, one, repeats_for(size, most))
-        repeats = repeats_for(whole.nbytes, most)
-        for each in (whole, parts):
+        for size, (one, new) in of_size.items():
+            yield from sized(groups, n, one, new, repeats_for(size, most))
+        repeats = repeats_for(wholes[0].nbytes, most)
+        for each in (*wholes, *parts):
             each.fill(n)
             synk.all_reduce(each.given)
-        times = measure_in_turn({"synkhronos": reducer(parts, n), "one flat variable": reducer(whole, n)}, repeats)
-        yield {"case": f"all_reduce, {len(shapes)} variables", "n": n, "nbytes": whole.nbytes, "times": times}
-        times = measure_in_turn(
-            {"synkhronos": reducer(parts, n, fresh=True), "one flat variable": reducer(whole, n, fresh=True)}, repeats
-        )
-        yield {"case": f"all_reduce, {len(shapes)} updated variables", "n": n, "nbytes": whole.nbytes, "times": times}
+        for what, whole, part in zip(("variables", "updated variables"), wholes, parts):
+            times = measure_in_turn({"synkhronos": reducer(part, n), "one flat variable": reducer(whole, n)}, repeats)
+            yield {"case": f"all_reduce, {len(shapes)} {what}", "n": n, "nbytes": whole.nbytes, "times": times}
     finally:
         synk.close()
 
 
-def reducer(one, n, fresh=False):
+def reducer(one, n):
     """Return a contender that calls `synk.all_reduce` for these variables."""
-    return Local(lambda: synk.all_reduce(one.given), lambda: one.holds((n + 1) / 2), one.update if fresh else None)
+    before = None if one.in_place else one.update
+    return Local(lambda: synk.all_reduce(one.given), lambda: one.holds((n + 1) / 2), before)
 
 
-def sized(groups, n, one, repeats):
-    """Yield the result rows of all collectives for one size."""
+def copier(nbytes):
+    """Return a contender that copies an array in shared memory."""
+    target, source = (np.frombuffer(mmap.mmap(-1, nbytes), "float32") for _ in range(2))
+    return Local(lambda: np.copyto(target, source), None)
+
+
+def sized(groups, n, one, new, repeats):
+    """Yield the result rows of all collectives for one size; ``new`` are variables that are not updated in place."""
     source, target = np.ones(one.nbytes // 4, "float32"), np.empty(one.nbytes // 4, "float32")
 
-    def measured(case, what, ours):
+    def measured(case, what, ours, **others):
         times = measure_in_turn(
             {
                 "synkhronos": ours,
                 **groups.contenders(COLLECTIVES, n, what, one.nbytes),
                 "memcpy": Local(lambda: np.copyto(target, source)),
+                **others,
             },
             repeats,
         )
         return {"case": case, "n": n, "nbytes": one.nbytes, "times": times}
 
-    one.fill(n)
-    synk.all_reduce(one.given)
-    yield measured("all_reduce, in slots", "all_reduce", reducer(one, n))
-    yield measured("all_reduce, updated", "all_reduce", reducer(one, n, fresh=True))
+    for each in (one, new):
+        each.fill(n)
+        synk.all_reduce(each.given)
+    with AtOnce([{BOUND: copier(one.nbytes)} for _ in range(n)]) as at_once:
+        yield measured("all_reduce, in slots", "all_reduce", reducer(one, n), **{BOUND: at_once.contender(BOUND)})
+    yield measured("all_reduce, updated", "all_reduce", reducer(new, n))
     yield measured("reduce", "reduce", Local(lambda: synk.reduce(one.given), lambda: one.holds((n + 1) / 2)))
     yield measured("broadcast", "broadcast", Local(lambda: synk.broadcast(one.given), lambda: one.holds((n + 1) / 2)))
     results = []

@@ -43,7 +43,7 @@ class Broadcast(CollectiveCommand):
     def _given(self, context: RankContext, values: List[Any]) -> Pending:
         """Return the values in memory of all ranks or, if they are small, copied into this rank's memory."""
         transport, entries = context.transport, context.entries(self.numbers)
-        common = [i for i, value in enumerate(values) if transport.common.takes(entries[i].key, value)]
+        common = transport.common.taken([entry.key for entry in entries], values)
         if not common:
             return taken(context, self.numbers, values, [None] * len(values))
         own = [i for i in range(len(values)) if i not in common]

@@ -15,7 +15,7 @@ so that they agree on whether a spare array fits.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Collection, Container, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Callable, Collection, Container, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -70,6 +70,11 @@ class CommonMemory:
         """Return whether a variable's value becomes common if all ranks receive it; equal on all ranks."""
         is_large = isinstance(value, np.ndarray) and value.nbytes >= COMMON_FROM_BYTES
         return is_large and self.is_open and key[0] == "shared" and key not in self._apart
+
+    def taken(self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]]) -> List[int]:
+        """Return the positions of the arrays that `takes` accepts."""
+        large = [i for i, array in enumerate(arrays) if array.nbytes >= COMMON_FROM_BYTES]
+        return [i for i in large if self.takes(keys[i], arrays[i])]
 
     def placed(self, key: Key, array: Any) -> Optional[PooledArray]:
         """Return the common array of a key if this rank's value is that array."""

@@ -405,7 +405,9 @@ class HostsTransport(SharedMemoryTransport):
             layout, positions = elsewhere, list(range(len(chosen)))
         return [self._mapped(keys[i], layout, j).array for i, j in zip(chosen, positions)]
 
-    def _portion_of(self, layout: Layout, n: int, result: Weighting) -> Tuple[Portion, Sequence[int]]:
+    def _portion_of(
+        self, layout: Layout, positions: Sequence[int], n: int, result: Weighting
+    ) -> Tuple[Portion, Sequence[int]]:
         """Return this rank's share of what its host receives; if ``layout.is_all_eager``, its own results."""
         everybody, near = self.everybody, (self.rank,) if layout.is_all_eager else self.near
         whole: Sequence[int] = everybody if result.destinations is None else result.destinations
@@ -413,7 +415,7 @@ class HostsTransport(SharedMemoryTransport):
         contributors = tuple([rank for rank in result.contributors or everybody if rank in near]) or destinations
         portion = Portion([], [], 0, 1)
         if destinations:
-            portion, _ = super()._portion_of(layout, n, Weighting(None, destinations, contributors))
+            portion, _ = super()._portion_of(layout, positions, n, Weighting(None, destinations, contributors))
         return self._fetched(portion, layout, n), (self.rank,) if layout.is_all_eager else whole
 
     def _values_plan(

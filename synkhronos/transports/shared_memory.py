@@ -7,9 +7,9 @@ Each key has a *slot* in the memory of each rank: a *current* array, which norma
     current   [ x_0         ]        [ x_1         ]     read by both
     spare     [ 0 0 0 | 1 1 ]        [ 0 0 0 | 1 1 ]     each rank writes its share into both
 
-Every rank computes its share of the elements for all ranks: it reads n current arrays and writes into n spare arrays.
-So all ranks get identical bits, and no element is computed twice. The current arrays stay unchanged until every rank
-has finished; the commit then swaps current and spare.
+Every rank computes its share of the elements for all ranks: it reads n current arrays and writes into n spare arrays,
+or into a single one in common memory (`common`). So all ranks get identical bits, and no element is computed twice. The
+current arrays stay unchanged until every rank has finished; the commit then swaps current and spare.
 
 `over_hosts` has the same collectives for ranks on several hosts.
 """
@@ -40,14 +40,19 @@ from .value_buffers import ValueBuffers
 
 
 class Slot:
-    """One rank's current and spare array for a key; ``mirror`` is a known copy of the current array, or None."""
+    """One rank's current and spare array for a key; ``mirror`` is a known copy of the current array, or None.
 
-    __slots__ = ("current", "spare", "mirror")
+    ``stays`` means that the arrays stay when the value moves to common memory, because reductions get there from the
+    rank's own values, and the next own value is copied into them.
+    """
+
+    __slots__ = ("current", "spare", "mirror", "stays")
 
     def __init__(self) -> None:
         self.current: Optional[PooledArray] = None
         self.spare: Optional[PooledArray] = None
         self.mirror: Any = None
+        self.stays = False
 
 
 class SharedMemoryTransport(Transport):
@@ -125,10 +130,13 @@ class SharedMemoryTransport(Transport):
 
     @point("transport")
     def swap_in(self, key: Key, result: np.ndarray[Any, Any]) -> bool:
-        if key in self.common.slots and self.common.swap_in(key, result):
-            self._slots.pop(key, None)
-            return True
         slot = self._slots.get(key)
+        if key in self.common.slots and self.common.swap_in(key, result):
+            if slot is None or not slot.stays:
+                self._slots.pop(key, None)
+            else:
+                slot.mirror = None
+            return True
         if slot is not None and slot.spare is not None and result is slot.spare.array:
             before, after = slot.current, slot.spare
             slot.spare = None  # first, so that an interrupt never leaves one array in both roles
@@ -261,18 +269,18 @@ class SharedMemoryTransport(Transport):
         into = into or keys
         if reduction.wire is not None:
             return self._all_reduce_rounded(keys, arrays, reduction, name_of, into, errors)
-        placed: List[Optional[PooledArray]] = self._current(keys, arrays)
-        results: List[Any] = [None] * len(keys)
-        if reduction.results and reduction.results[0].destinations is None or reduction.receives(self.rank):
-            spares = self._spares(into, [(array.shape, array.dtype) for array in arrays])
-            placed, results = [*placed, *spares], [spare.array for spare in spares]
-        layout = self._layout(placed, None, len(keys), reduction.results)
-        for each in reduction.results:
+        placed = self._current(keys, arrays)
+        targets, own, common = self._targets(into, arrays, reduction)
+        layout = self._layout([*placed, *targets], None, len(keys), reduction.results)
+        shares = [(each, own) for each in reduction.results] if own else []
+        if common:
+            shares.append((reduction.results[0]._replace(destinations=(self.home,)), common))
+        for each, positions in shares:
             key = ("all_reduce", each.destinations, each.contributors)
             plan = layout.plans.get(key)
             if plan is None:
                 layout.check(range(len(keys)), name_of)
-                portion, destinations = self._portion_of(layout, len(keys), each)
+                portion, destinations = self._portion_of(layout, positions, len(keys), each)
                 plan = layout.plans[key] = portion, destinations, self._moved(portion, None, destinations)
             portion, destinations, (read, sent) = plan
             portion.combine(reduction.op, each.weights)
@@ -280,7 +288,37 @@ class SharedMemoryTransport(Transport):
                 read, sent = self._moved(portion, each.weights, destinations)
             self.traffic.read += read
             self.traffic.sent += sent
-        return results  # the other ranks' shares are complete at the next barrier
+        for i in common:
+            target, slot = into[i], self._slots.get(into[i])
+            targets[i] = self.common.slots[target].spare = self._mapped(target, layout, len(keys) + i)
+            if slot is not None:
+                slot.stays = True
+        # the other ranks' shares are complete at the next barrier
+        return [None if target is None else target.array for target in targets]
+
+    def _targets(
+        self, into: Keys, arrays: Arrays, reduction: Reduction
+    ) -> Tuple[List[Optional[PooledArray]], Sequence[int], Sequence[int]]:
+        """Return arrays for this rank's results, the positions of results for each rank, and those in common memory.
+
+        Arrays in common memory are only on the rank that has the memory; the positions are equal on all ranks.
+        """
+        is_for_all = len(reduction.results) == 1 and reduction.results[0].destinations is None
+        common = self.common.taken(into, arrays) if is_for_all and len(self.near) == self.size else []
+        chosen = {*common}
+        own = [i for i in range(len(into)) if i not in chosen]
+        targets: List[Optional[PooledArray]] = [None] * len(into)
+        if own and (is_for_all or reduction.receives(self.rank)):
+            spares = self._spares([into[i] for i in own], [(arrays[i].shape, arrays[i].dtype) for i in own])
+            for i, spare in zip(own, spares):
+                targets[i] = spare
+        borrowed = once(self._borrowed) if common else set
+        for i in common:
+            shape, dtype = arrays[i].shape, arrays[i].dtype
+            fitting = self.common.spare(into[i], shape, dtype)
+            if self.rank == self.home:
+                targets[i] = self.common.slots[into[i]].spare = self._fitting(fitting, shape, dtype, borrowed)
+        return targets, own, common
 
     def _all_reduce_rounded(
         self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf, into: Keys, errors: Arrays
@@ -296,9 +334,11 @@ class SharedMemoryTransport(Transport):
         whole = reduction._replace(wire=None, keeps_errors=False)
         results = self.all_reduce(keys, self.copies(keys, sent), whole, name_of, into)
         self.barrier.wait()  # all ranks have reduced their shares
-        for result in results:
+        for key, result in zip(into, results):
             if result is not None:
-                result[...] = rounded(result, wire)
+                is_common = self.common.found(key, result) is not None
+                own = result.reshape(-1)[slice(*self.part(result.size))] if is_common else result
+                own[...] = rounded(own, wire)
         return results
 
     def _moved(self, portion: Portion, weights: Weights, destinations: Sequence[int]) -> Tuple[float, float]:
@@ -307,14 +347,16 @@ class SharedMemoryTransport(Transport):
         read_from, sent_to = sum(counting) - counting[self.rank], len(destinations) - (self.rank in destinations)
         return portion.nbytes * read_from, portion.nbytes * sent_to
 
-    def _portion_of(self, layout: Layout, n: int, result: Weighting) -> Tuple[Portion, Sequence[int]]:
-        """Return this rank's share of n arrays, and the ranks that receive it in their next n arrays."""
+    def _portion_of(
+        self, layout: Layout, positions: Sequence[int], n: int, result: Weighting
+    ) -> Tuple[Portion, Sequence[int]]:
+        """Return this rank's share of the arrays at some positions, and the ranks that receive it n positions later."""
         destinations: Sequence[int] = self.everybody if result.destinations is None else result.destinations
         contributors: Sequence[int] = result.contributors or self.everybody
         if self.rank not in contributors:
             return Portion([], [], 0, 1), destinations
-        targets = [[layout.array(destination, n + i) for destination in destinations] for i in range(n)]
-        parts = [layout.arrays(i) for i in range(n)]
+        targets = [[layout.array(destination, n + i) for destination in destinations] for i in positions]
+        parts = [layout.arrays(i) for i in positions]
         return Portion(parts, targets, contributors.index(self.rank), len(contributors)), destinations
 
     def all_reduce_values(
@@ -491,7 +533,7 @@ class SharedMemoryTransport(Transport):
             given = [found[i] for i in range(len(keys))]
         layout = self._layout(given, n_given=len(given))
         values = [layout.array(root, i) for i in range(len(keys))]
-        common = [i for i, (key, value) in enumerate(zip(keys, values)) if takes(key, value)]
+        common = self.common.taken(keys, values)
         own = [i for i in range(len(keys)) if i not in common]
         results = dict(zip(common, self._shared(keys, layout, common)))
         if is_root:

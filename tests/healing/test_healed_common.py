@@ -257,13 +257,14 @@ def test_ranks_that_differ_and_a_variable_that_is_kept_apart(counts):
 @pytest.mark.parametrize("counts, rank", [((3,), 1), ((2, 2), 2)])
 @pytest.mark.parametrize("step", [1, 2, 4])
 def test_a_death_in_steps_that_begin_with_the_ranks_own_values(tmp_path, counts, rank, step):
-    """After an all_reduce, the current arrays in common memory are no rank's values, nor deposits."""
+    """After `set_value` on each rank, the current arrays in common memory are no rank's values, nor deposits."""
     forked(counts, 9)
     f, w, v = momentum(tmp_path)
     truth, batches = Truth(), [slice(i, i + 8) for i in range(5)]
     f(ROWS)
     truth.step(ROWS.sum())
-    synk.all_reduce([w, v], op="max")
+    for own in range(sum(counts)):
+        synk.set_value([w, v], [truth.w, truth.v], rank=own)
     PROGRAM.session.run(Name())
     (tmp_path / f"kill-{rank}-{step}").touch()
     for _ in range(2):

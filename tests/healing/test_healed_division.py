@@ -159,7 +159,7 @@ def test_a_failed_update_of_a_variable_that_is_kept_apart(counts, dies, monkeypa
     session = forked(counts)
     training = Training()
     w, of_serial = training.shareds[0], training.expected[0]
-    mode = L.Mode("py", "fast_compile")
+    mode = L.Mode("py", "fast_run")  # in place
     twice = synk.function([], updates=[(w, w * 2.0)], mode=mode, exact=False)
     twice_serially = L.function([], updates=[(of_serial, of_serial * 2.0)], mode=mode)
     for rank in session.others:

@@ -366,7 +366,8 @@ PLANTS_OVER_HOSTS = {
         {"self._told[host] = link, others, [0, 0]": "self._told[host] = link, others, _"},
     ),
 }
-#: Schedules that find a fault; tests run these first. The others are among the first ten (``tools/simulate.py --plants``).
+#: What finds a fault: a schedule, which tests run first, or a program of `test_simulation.IN_COMMON_MEMORY`. The others are
+#: among the first ten schedules (``tools/simulate.py --plants``).
 FOUND_BY = {
     "an abort of the next command, too": 30,
     "an abort that is requested for the command before": 16,
@@ -379,7 +380,7 @@ FOUND_BY = {
     "a replacement that maps the array of a step": 29,
     "a replacement that keeps nothing apart": 36,
     "survivors that remember the spare arrays": 28,
-    "a deposit in a rank's own memory that is freed too early": 1627,
+    "a deposit in a rank's own memory that is freed too early": "from the ranks' own memory",
     "a replacement that repeats the last command": 53,
     "an interrupt that leaves a rank asleep": 38,
     "a leader that continues without a notice": 419,

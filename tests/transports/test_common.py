@@ -165,6 +165,84 @@ def test_collectives_read_it_and_leave_it(world, w):
         np.testing.assert_array_equal(got, START * world.n)
 
 
+ALL_REDUCES = {
+    "plain": lambda w, others: synk.all_reduce(w, op="sum"),
+    "with other variables": lambda w, others: synk.all_reduce([others[0], w, others[1]], op="sum"),
+    "with weights": lambda w, others: synk.all_reduce(w, weights=[1.0, *[0.0] * (synk.size() - 1)]),
+    "rounded": lambda w, others: synk.all_reduce(w, op="sum", exchange="bfloat16"),
+    "started": lambda w, others: synk.all_reduce(w, op="sum", wait=False).wait(),
+}
+
+
+@pytest.mark.parametrize("name", ALL_REDUCES)
+@pytest.mark.parametrize("launcher, n, root", [("threads", 3, 1), ("fork", 2, 0)])
+def test_results_of_an_all_reduce_are_written_once(make_world, launcher, n, root, name):
+    """From the ranks' own values and from a common one, again and again, also into another variable."""
+    world = make_world(launcher, n, root)
+    w = world.shared(np.zeros(N), "w")
+    others = [world.shared(np.ones(size), f"other {size}") for size in (10, 2 * N)]
+    x = engine.variable("x", "float64", 1)
+    use = synk.function([x], engine.sum(w) * engine.sum(x))
+    of_rank = np.arange(1.0, n + 1)[:, None] * (np.arange(N) % 7)  # exact in bfloat16
+    for i in range(1, 5):
+        for rank, value in enumerate(of_rank * i):
+            synk.set_value(w, value, rank=rank)
+        expected = of_rank[0] * i if name == "with weights" else of_rank.sum(0) * i
+        ALL_REDUCES[name](w, others)
+        assert_one(world, w, expected)
+        np.testing.assert_allclose(use(np.ones(n)), n * expected.sum())
+        if i % 2:
+            ALL_REDUCES[name](w, others)
+            expected = expected * (1 if name == "with weights" else n)
+            assert_one(world, w, expected)
+    z = world.shared(np.zeros(N), "z")
+    synk.all_reduce(w, op="max", into=z)
+    assert_one(world, z, expected)
+    assert_one(world, w, expected)
+    synk.set_value(w, START, rank=(root + 1) % n)
+    for got in world.values(z):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("launcher, n, root", [("threads", 3, 1), ("fork", 2, 0)])
+def test_gradients_are_averaged_into_common_memory(make_world, launcher, n, root):
+    """A function gives each rank its own gradient, an all_reduce averages, and other functions use the result."""
+    world = make_world(launcher, n, root)
+    gradient, w = world.shared(np.zeros(N), "gradient"), world.shared(START, "w")
+    x = engine.variable("x", "float64", 1)
+    compute = synk.function([x], updates=[(gradient, w * engine.sum(x))], exact=False)
+    learn = synk.function([], updates=[(w, w - gradient)], exact=False)
+    rows, expected = np.arange(1.0, n + 1), START.copy()
+    for _ in range(4):
+        compute(rows)
+        synk.all_reduce(gradient, op="sum")
+        assert_one(world, gradient, expected * rows.sum())
+        gradient.get_value(borrow=True)[0] = 1e9  # a lent array is the program's own
+        synk.broadcast(gradient)
+        learn()
+        expected[1:] -= expected[1:] * rows.sum()
+        expected[0] -= 1e9
+        for got in world.values(w):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_shapes_that_differ_change_nothing(make_world):
+    world = make_world("threads", 3, 1)
+    w, v = world.shared(START, "w"), world.shared(START, "v")
+    synk.set_value(w, START[:-1], rank=2)
+    for _ in range(2):
+        with pytest.raises(ValueError) as caught:
+            synk.all_reduce([v, w], op="sum")
+        assert "(9999,) on rank 2" in str(caught.value)
+        assert_one(world, v, START)
+        for rank, got in enumerate(world.values(w)):
+            np.testing.assert_array_equal(got, START[:-1] if rank == 2 else START)
+    synk.set_value(w, START, rank=2)
+    synk.all_reduce([v, w], op="sum")
+    assert_one(world, v, 3 * START)
+    assert_one(world, w, 3 * START)
+
+
 def test_a_forked_child_keeps_the_values_of_the_time_of_the_fork(make_world):
     world = make_world("fork", 2, 0)
     w = world.shared(START, "w")

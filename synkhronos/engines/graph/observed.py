@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Set, Tuple
 from weakref import WeakKeyDictionary
 
 from ..observer import calling, copied, is_any_observed, note_read, note_written, observer_of, settle
@@ -19,9 +19,10 @@ ORIGINAL = "_synkhronos_original"
 
 
 class Touched(NamedTuple):
-    """Positions of the inputs that a call updates, and of the inputs whose arrays its outputs expose.
+    """Positions of the inputs that a call updates, and of the inputs whose arrays its outputs expose (``lent``).
 
-    ``written`` also contains inputs whose arrays the call stores in other variables.
+    ``written`` are the inputs whose arrays the call overwrites, exposes, or stores in other variables; an update may
+    also leave the old array as it is.
     """
 
     updated: Tuple[int, ...]
@@ -88,12 +89,29 @@ class Patched:
         ]
         lent = [inputs.index(root) for root in roots if root in inputs]
         news = map(self._library.alias_root, outputs[len(maker.outputs) :])
-        written = [*updated, *lent, *(inputs.index(root) for root in news if root in inputs)]
+        overwritten = _overwritten(maker.fgraph)
+        written = [i for i, given in enumerate(inputs) if given in overwritten]
+        written += [*lent, *(inputs.index(root) for root in news if root in inputs)]
         return Touched(tuple(updated), tuple(dict.fromkeys(lent)), tuple(dict.fromkeys(written)))
 
     def written(self, compiled: Any) -> List[Any]:
-        """Return the inputs whose arrays a function overwrites, or stores in other variables."""
+        """Return the inputs whose arrays a function overwrites, exposes, or stores in other variables."""
         return [compiled.maker.expanded_inputs[i] for i in self._find_touched(compiled).written]
+
+
+def _overwritten(graph: Any) -> Set[Any]:
+    """Return the variables that the nodes of a compiled graph overwrite, and those whose views they overwrite."""
+    found: Set[Any] = set()
+    destroying = [node for node in graph.apply_nodes if getattr(node.op, "destroy_map", None)]
+    pending = [node.inputs[i] for node in destroying for some in node.op.destroy_map.values() for i in some]
+    while pending:
+        variable = pending.pop()
+        if variable not in found:
+            found.add(variable)
+            node = variable.owner
+            views = {} if node is None else getattr(node.op, "view_map", None) or {}
+            pending += [node.inputs[i] for i in views.get(node.outputs.index(variable), ())] if views else []
+    return found
 
 
 def _with_subclasses(cls: Any) -> Iterator[Any]:

@@ -146,7 +146,9 @@ class NumpyEngine(Engine):
         return [node for node in compiled.order if isinstance(node, Shared)]
 
     def written(self, compiled: Any) -> List[Any]:
-        return [target for target, _ in compiled.updates]
+        if compiled.inplace:
+            return [target for target, _ in compiled.updates]
+        return [new for _, new in compiled.updates if isinstance(new, Shared)]
 
     def convert(self, input: Input, value: Any, argument: str) -> Any:
         return convert(input.type, value, argument)

@@ -158,8 +158,8 @@ class NumpyFunction:
         # As in Theano, updating a variable to another updated variable reuses the array: [(a, b), (b, a)] swaps arrays.
         free = {id(target.storage[0]) for target, _ in self.updates}
         own = []
-        for value in values:
-            passes_on = not self.inplace and id(value) in free
+        for (_, new), value in zip(self.updates, values):
+            passes_on = not self.inplace and isinstance(new, Shared) and id(value) in free
             free.discard(id(value))
             own.append(value if passes_on else _own(value, leaves))
         for (target, _), value in zip(self.updates, own):

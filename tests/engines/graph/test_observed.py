@@ -192,3 +192,35 @@ def test_functions_that_were_built_before_the_import():
     program = PROGRAM.format(name=NAME, tensor="", mode=mode)
     done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_which_arrays_a_call_may_overwrite(w):
+    """These are copied before the call, if other ranks use the same memory; an update may leave the old array as it is.
+
+    The called function shows what happened to the old arrays.
+    """
+    x, v, m = T.dvector("x"), L.shared(np.zeros(3), "v"), L.shared(np.zeros((3, 3)), "m")
+
+    @L.as_op(itypes=[T.dvector], otypes=[T.dvector])
+    def opaque(x):
+        return x + 1
+
+    for updates, outputs, written in (
+        ([(w, opaque(w))], [], []),
+        ([(w, opaque(w)), (v, opaque(v) + x)], [], []),
+        ([(w, w * 2 + x)], [], [w]),
+        ([(m, T.set_subtensor(m[1], x))], [], [m]),
+        ([(m, T.set_subtensor(m.T[1, :2], x[:2]).T), (w, opaque(v))], [], [m]),
+        ([(w, v), (v, w)], [], [w, v]),
+        ([(w, opaque(x))], [L.Out(v[1:], borrow=True)], [v]),
+        ([(w, opaque(x))], [v[1:]], []),
+    ):
+        f = ENGINE.compile([x], outputs, updates, None, on_unused_input="ignore", mode=L.full)
+        assert set(ENGINE.written(f)) == set(written), updates
+        olds = {each: each.get_value(borrow=True) for each in (w, v, m)}
+        for number, old in enumerate(olds.values()):
+            old[...] = number + 1
+        before = {each: old.copy() for each, old in olds.items()}
+        ENGINE.call(f, [np.ones(3)])
+        for each in olds:
+            assert each in written or np.array_equal(olds[each], before[each]), updates
