@@ -5,13 +5,14 @@ import mmap
 import numpy as np
 
 import synkhronos as synk
+from synkhronos.kernels.copy import copy_into
 
 from .at_once import AtOnce
 from .library import shared
 from .measure import Local, measure_in_turn, repeats_for
 from .peers.group import COLLECTIVES
 
-#: The least memory traffic of an all_reduce into each rank's own array: each rank reads and writes the size of an array.
+#: The least memory traffic of an all_reduce into each rank's own array: each rank reads and writes as much as it has.
 BOUND = "simultaneous copies on all ranks"
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 100 << 20, 400 << 20)
 
@@ -97,7 +98,7 @@ def reducer(one, n):
 def copier(nbytes):
     """Return a contender that copies an array in shared memory."""
     target, source = (np.frombuffer(mmap.mmap(-1, nbytes), "float32") for _ in range(2))
-    return Local(lambda: np.copyto(target, source), None)
+    return Local(lambda: copy_into(target, source))
 
 
 def sized(groups, n, one, new, repeats):
@@ -141,16 +142,17 @@ def sized(groups, n, one, new, repeats):
     )
     data = synk.data(source)
 
-    def restore():  # restores the length, which would otherwise grow with each call
-        synk.broadcast(one.given, data)
+    def restore():  # the length, which would otherwise grow with each call; then, each rank gets its own array
+        synk.broadcast(new.given, data)
+        new.update()
 
     restore()
     yield measured(
         "all_gather",
         "all_gather",
         Local(
-            lambda: synk.all_gather(one.given),
-            lambda: one.first.get_value(borrow=True).shape == (n * len(source),),
+            lambda: synk.all_gather(new.given),
+            lambda: new.first.get_value(borrow=True).shape == (n * len(source),),
             restore,
         ),
     )

@@ -68,13 +68,15 @@ class CommonMemory:
 
     def takes(self, key: Key, value: Any) -> bool:
         """Return whether a variable's value becomes common if all ranks receive it; equal on all ranks."""
-        is_large = isinstance(value, np.ndarray) and value.nbytes >= COMMON_FROM_BYTES
-        return is_large and self.is_open and key[0] == "shared" and key not in self._apart
+        return isinstance(value, np.ndarray) and self.takes_size(key, value.nbytes)
+
+    def takes_size(self, key: Key, nbytes: int) -> bool:
+        return nbytes >= COMMON_FROM_BYTES and self.is_open and key[0] == "shared" and key not in self._apart
 
     def taken(self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]]) -> List[int]:
         """Return the positions of the arrays that `takes` accepts."""
         large = [i for i, array in enumerate(arrays) if array.nbytes >= COMMON_FROM_BYTES]
-        return [i for i in large if self.takes(keys[i], arrays[i])]
+        return [i for i in large if self.takes_size(keys[i], arrays[i].nbytes)]
 
     def placed(self, key: Key, array: Any) -> Optional[PooledArray]:
         """Return the common array of a key if this rank's value is that array."""

@@ -16,6 +16,7 @@ current arrays stay unchanged until every rank has finished; the commit then swa
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections import defaultdict
 from functools import partial
@@ -42,8 +43,8 @@ from .value_buffers import ValueBuffers
 class Slot:
     """One rank's current and spare array for a key; ``mirror`` is a known copy of the current array, or None.
 
-    ``stays`` means that the arrays stay when the value moves to common memory, because reductions get there from the
-    rank's own values, and the next own value is copied into them.
+    ``stays`` means that the arrays stay when the value moves to common memory, because the rank's next own value is
+    copied into them before the next collective.
     """
 
     __slots__ = ("current", "spare", "mirror", "stays")
@@ -144,6 +145,12 @@ class SharedMemoryTransport(Transport):
             slot.spare = before
             slot.mirror = None
         return False
+
+    def _keep_slot(self, key: Key) -> None:
+        """Let the arrays of a slot stay when its value moves to common memory."""
+        slot = self._slots.get(key)
+        if slot is not None:
+            slot.stays = True
 
     def current(self, key: Key) -> Optional[np.ndarray[Any, Any]]:
         slot = self._slots.get(key)
@@ -289,10 +296,8 @@ class SharedMemoryTransport(Transport):
             self.traffic.read += read
             self.traffic.sent += sent
         for i in common:
-            target, slot = into[i], self._slots.get(into[i])
-            targets[i] = self.common.slots[target].spare = self._mapped(target, layout, len(keys) + i)
-            if slot is not None:
-                slot.stays = True
+            targets[i] = self.common.slots[into[i]].spare = self._mapped(into[i], layout, len(keys) + i)
+            self._keep_slot(into[i])
         # the other ranks' shares are complete at the next barrier
         return [None if target is None else target.array for target in targets]
 
@@ -506,18 +511,30 @@ class SharedMemoryTransport(Transport):
 
     def all_gather(self, keys: Keys, arrays: Arrays, name_of: NameOf, on_host: bool = False) -> Pending:
         layout = self._layout(self._current(keys, arrays), n_given=len(keys))
-        self._fetch(layout, range(len(keys)))
-        kinds = []
+        kinds, begins = [], []
         for i in range(len(keys)):
             layout.check([i], name_of, but_lengths=True)
-            length = sum([handle.shape[0] for handle in layout.of_ranks(i) if handle is not None])
+            lengths = [0 if handle is None else handle.shape[0] for handle in layout.of_ranks(i)]
             shape, dtype = layout.kind(i)
-            kinds.append(((length,) + shape[1:], dtype))
-        results = [spare.array for spare in self._spares(keys, kinds)]
-        for i, result in enumerate(results):
-            join_into(result, layout.arrays(i))
+            kinds.append(((sum(lengths),) + shape[1:], dtype))
+            begins.append(sum(lengths[: self.rank]))
+        in_parts = [False] * len(keys)  # whether each rank only copies its own rows, into common memory
+        if len(self.near) == self.size:
+            sizes = [dtype.itemsize * math.prod(shape) for shape, dtype in kinds]
+            in_parts = [self.common.takes_size(key, size) for key, size in zip(keys, sizes)]
+        common, own = ([i for i in range(len(keys)) if in_parts[i] is wanted] for wanted in (True, False))
+        results: List[Any] = [None] * len(keys)
+        self._fetch(layout, own)
+        for i, spare in zip(own, self._spares([keys[i] for i in own], [kinds[i] for i in own])):
+            results[i] = spare.array
+            join_into(spare.array, layout.arrays(i))
             self._count_read(layout.arrays(i))
-        return results
+        for i, array in zip(common, self.common_spares([keys[i] for i in common], [kinds[i] for i in common])):
+            results[i], rows = array, layout.array(self.rank, i)
+            copy_into(array[begins[i] : begins[i] + len(rows)], rows)
+            self.traffic.add(0, rows.nbytes * (self.rank != self.home))
+            self._keep_slot(keys[i])
+        return results  # the other ranks' rows are there at the next barrier
 
     def broadcast(self, keys: Keys, arrays: Arrays, root: int, on_host: bool = False) -> Pending:
         if self.size == 1:  # no other rank reads the arrays in place

@@ -6,6 +6,7 @@ import table
 from refusals import refuses
 
 import synkhronos as synk
+from synkhronos.transports.common import SPARES
 
 pytestmark = pytest.mark.slow
 
@@ -73,8 +74,11 @@ class Case:
         self.reset()
 
     def reset(self):
+        """Set all values; collectives will allocate new common memory, and so have the same number of barriers."""
         for variable, of_ranks in zip(self.both, self.parts):
             self.world.set_values(variable, of_ranks)
+        for rank in range(3):
+            context_of(self.world, rank).transport.common.forget({SPARES})
 
     def now(self):
         return [self.world.values(variable) for variable in self.both]

@@ -159,8 +159,11 @@ def test_reduce_gather_broadcast(world):
     near(read, BYTES * (n - 1) * is_root)
     read, sent = of("reduce", lambda: synk.reduce(w, "sum"))
     near(read + sent, BYTES / n * ((n - 1) + ~is_root))
-    read, sent = of("all_gather", lambda: synk.all_gather(w))
-    near(read, [BYTES * (n - 1)] * n)
+    read, sent = of("all_gather", lambda: synk.all_gather(w))  # into common memory, in the root's pool
+    near(read, np.zeros(n))
+    near(sent, BYTES * ~is_root)
+    read, sent = of("all_gather", lambda: synk.all_gather(small))
+    near(read, [8000 * (n - 1)] * n)
 
 
 def test_scatter(world):

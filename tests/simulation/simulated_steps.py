@@ -36,8 +36,8 @@ def rows(seed, n):
 class Variables:
     """The variables and functions of a simulated program, built before the session or when a step needs them.
 
-    ``w`` may differ between ranks: a rank adds the sum of its rows, in place. ``v`` changes alike on all ranks without
-    communication, and ``u`` by an exact function, or alike by a function that computes in place.
+    ``w`` may differ between ranks: a rank adds the sum of its rows. ``v`` changes alike on all ranks without
+    communication, in place, and ``u`` by an exact function, or alike by a function that computes in place.
     """
 
     def __init__(self):
@@ -63,7 +63,7 @@ class Variables:
             outputs, update, exact = (mean, "avg"), (self.u, self.u + 1), False
         else:
             raise AttributeError(name)
-        in_place = {"inplace": True} if name in ("own", "apart") else {}
+        in_place = {"inplace": True} if name in ("alike", "apart") else {}
         vars(self)[name] = synk.function([x], outputs, updates=[update], exact=exact, name=name, **in_place)
         return vars(self)[name]
 

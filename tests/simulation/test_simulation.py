@@ -105,6 +105,7 @@ IN_COMMON_MEMORY = {
     "apart": [("apart", 1), ("exact_steps", 2, 3, 4)],
     "to the ranks' own memory": [("exact_call", 1, 4), ("apart", 2)],
     "broadcast": [("exact_call", 1, 4), ("broadcast", "u", 5.0)],
+    "all_gather": [("scatter", 2), ("all_gather",)],
     "all_reduce": [("exact_call", 1, 4), ("all_reduce", "u", "sum")],
     "all_reduce of the ranks' own values": [("set_value", "u", 1, 5.0), ("all_reduce", "u", "sum")],
 }

@@ -205,6 +205,23 @@ def test_results_of_an_all_reduce_are_written_once(make_world, launcher, n, root
 
 
 @pytest.mark.parametrize("launcher, n, root", [("threads", 3, 1), ("fork", 2, 0)])
+def test_an_all_gather_is_written_once(make_world, launcher, n, root):
+    """Each rank writes its rows; lengths differ between ranks, and one rank has no rows."""
+    world = make_world(launcher, n, root)
+    w, small = world.shared(np.zeros((0, 2)), "w"), world.shared(np.zeros((0, 2)), "small")
+    for i, lengths in enumerate([[3 * N, 0, 2], [0, N, 2 * N], [N, N, N], [1, N, 0]]):
+        parts = [np.arange(2.0 * length).reshape(-1, 2) + rank + i for rank, length in enumerate(lengths[:n])]
+        for rank, part in enumerate(parts):
+            synk.set_value([w, small], [part, part[:5]], rank=rank)
+        synk.all_gather([small, w])
+        assert_one(world, w, np.concatenate(parts))
+        for got in world.values(small):
+            np.testing.assert_array_equal(got, np.concatenate([part[:5] for part in parts]))
+    synk.all_gather(w)
+    assert_one(world, w, np.concatenate([np.concatenate(parts)] * n))
+
+
+@pytest.mark.parametrize("launcher, n, root", [("threads", 3, 1), ("fork", 2, 0)])
 def test_gradients_are_averaged_into_common_memory(make_world, launcher, n, root):
     """A function gives each rank its own gradient, an all_reduce averages, and other functions use the result."""
     world = make_world(launcher, n, root)
