@@ -96,9 +96,14 @@ def reducer(one, n):
 
 
 def copier(nbytes):
-    """Return a contender that copies an array in shared memory."""
-    target, source = (np.frombuffer(mmap.mmap(-1, nbytes), "float32") for _ in range(2))
-    return Local(lambda: copy_into(target, source))
+    """Return a contender that copies an array in shared memory, in turn there and back, as slots change roles."""
+    arrays = [np.frombuffer(mmap.mmap(-1, nbytes), "float32") for _ in range(2)]
+
+    def copy():
+        arrays.reverse()
+        copy_into(*arrays)
+
+    return Local(copy)
 
 
 def sized(groups, n, one, new, repeats):

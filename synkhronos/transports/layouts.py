@@ -29,6 +29,7 @@ import itertools
 import pickle
 import struct
 from collections import OrderedDict
+from sys import getrefcount
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -56,6 +57,18 @@ class PooledArray(NamedTuple):
     @classmethod
     def at(cls, array: np.ndarray[Any, Any], handle: Handle) -> PooledArray:
         return cls(array, handle, next(_stamps))
+
+    def counts(self) -> Tuple[int, int]:
+        """Return the reference counts of the array, and of the base that it shares with all its views."""
+        return getrefcount(self.array), getrefcount(self.array.base)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing else refers to the array or to its base, so that no variable can contain it."""
+        return self.counts() == _ALONE
+
+
+_ALONE = PooledArray.at(np.zeros(2)[1:], Handle(0, 0, (1,), None, np.dtype(float))).counts()
 
 
 class Layout:

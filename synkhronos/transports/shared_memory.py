@@ -121,10 +121,11 @@ class SharedMemoryTransport(Transport):
     ) -> PooledArray:
         """Return ``placed`` if a value of that shape and dtype can overwrite its array, otherwise a new array.
 
-        ``borrowed`` searches all variables, so a loop over variables must pass a function that caches its result.
+        If something refers to the array, ``borrowed`` searches all variables, so a loop over variables must pass a
+        function that caches its result.
         """
         if placed is not None and placed.array.shape == shape and placed.array.dtype == dtype:
-            if id(placed.array.base) not in borrowed():
+            if placed.is_alone or id(placed.array.base) not in borrowed():
                 return placed
         array = self.pool.allocate(shape, dtype)
         return PooledArray.at(array, self.pool.handle(array))

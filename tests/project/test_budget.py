@@ -22,7 +22,7 @@ BUDGET = {
     "memory/": 1167,
     "sync/": 1169,
     "runtime/": 1910,
-    "transports/": 1824,
+    "transports/": 1847,
     "cluster/": 2199,
     "processes/": 876,
     "program/": 1052,

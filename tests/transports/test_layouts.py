@@ -190,3 +190,20 @@ def test_a_lower_limit_of_values_behind_the_notice(pools, elsewhere):
     for limit in (99, 100, 99):
         layout = here.of((here.notice([None]), there.notice(placed, n_given=1, eager_bytes=limit)))
         assert layout.is_eager(1, 0) == (limit == 100)
+
+
+def test_an_array_is_alone_if_nothing_refers_to_it_or_its_base(pool):
+    """So that a slot's spare array is written again without a search of all variables."""
+    array = pool.allocate((4, 5), "float64")
+    placed = PooledArray.at(array, pool.handle(array))
+    assert not placed.is_alone
+    del array
+    assert placed.is_alone
+    for refer in (lambda: placed.array, lambda: placed.array[1:], lambda: placed.array.T[0], lambda: placed.array.base):
+        held = [refer()]
+        assert not placed.is_alone
+        held.clear()
+        assert placed.is_alone
+    with memoryview(placed.array):
+        assert not placed.is_alone
+    assert placed.is_alone
