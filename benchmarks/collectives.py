@@ -8,7 +8,7 @@ import synkhronos as synk
 from synkhronos.kernels.copy import copy_into
 
 from .at_once import AtOnce
-from .library import shared
+from .library import T, shared
 from .measure import Local, measure_in_turn, repeats_for
 from .peers.group import COLLECTIVES
 
@@ -44,12 +44,14 @@ class Variables:
         self.first = self.variables[0]
         self.nbytes = 4 * sum(int(np.prod(shape)) for shape in shapes)
         self.use = synk.function([], (self.first.sum(), None))
-        factor = np.float32(1 + in_place)  # Theano removes a multiplication by 1, and copies
-        self.update = synk.function([], updates=[(v, v * factor) for v in self.variables], exact=False)
+        self.level = shared(np.float32(0), f"level of {name}")
+        new = [v * np.float32(2) if in_place else T.alloc(self.level, *v.get_value().shape) for v in self.variables]
+        self.update = synk.function([], updates=list(zip(self.variables, new)), exact=False)
         self.given = self.variables if len(shapes) > 1 else self.first
 
     def fill(self, n):
-        """Set the variables on each rank r to r + 1."""
+        """Set the variables on each rank r to r + 1; updates set them to the average."""
+        synk.broadcast(self.level, np.float32((n + 1) / 2))
         for rank in range(n):
             synk.set_value(
                 rank,
@@ -145,23 +147,16 @@ def sized(groups, n, one, new, repeats):
             lambda: one.first.get_value(borrow=True)[-1] == 7,
         ),
     )
-    data = synk.data(source)
-
-    def restore():  # the length, which would otherwise grow with each call; then, each rank gets its own array
-        synk.broadcast(new.given, data)
-        new.update()
-
-    restore()
     yield measured(
         "all_gather",
         "all_gather",
         Local(
             lambda: synk.all_gather(new.given),
             lambda: new.first.get_value(borrow=True).shape == (n * len(source),),
-            restore,
+            new.update,  # restores the length, which would otherwise grow with each call
         ),
     )
-    restore()
+    new.update()
 
 
 def label(nbytes):

@@ -13,6 +13,7 @@ from library import NAME
 from refusals import reports
 from worlds import needs_lasagne
 
+import synkhronos as synk
 from benchmarks import __main__ as command_line
 from benchmarks import collectives, compiling, engines, failures, goals, inputs, measure, mesh, ranks, report, start
 from benchmarks.at_once import APART, CEILING, AtOnce
@@ -579,3 +580,19 @@ def test_table_of_training_under_failures():
         ["0", "2.0", "1.00"],
         ["3", "5.0", "2.50"],
     ]
+
+
+def test_updates_leave_new_arrays():
+    """Otherwise, a benchmark of updated values would measure values that are already in their slots."""
+    new = collectives.Variables("new", [(1000,)], in_place=False)
+    synk.fork(2)
+    try:
+        new.fill(2)
+        before = new.first.get_value(borrow=True)
+        new.update()
+        after = new.first.get_value(borrow=True)
+        assert not np.shares_memory(before, after) and set(after) == {1.5}
+        synk.all_reduce(new.given)
+        assert new.holds(1.5)
+    finally:
+        synk.close()
