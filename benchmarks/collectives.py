@@ -45,7 +45,12 @@ class Variables:
         self.nbytes = 4 * sum(int(np.prod(shape)) for shape in shapes)
         self.use = synk.function([], (self.first.sum(), None))
         self.level = shared(np.float32(0), f"level of {name}")
-        new = [v * np.float32(2) if in_place else T.alloc(self.level, *v.get_value().shape) for v in self.variables]
+        # unknown lengths, because a variable's type does not fix lengths of 1
+        lengths = [[shared(np.array(shape))[axis] for axis in range(len(shape))] for shape in shapes]
+        new = [
+            v * np.float32(2) if in_place else T.alloc(self.level, *of_axes)
+            for v, of_axes in zip(self.variables, lengths)
+        ]
         self.update = synk.function([], updates=list(zip(self.variables, new)), exact=False)
         self.given = self.variables if len(shapes) > 1 else self.first
 

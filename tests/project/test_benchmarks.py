@@ -32,7 +32,7 @@ NO_PEERS = Groups(())
 #: By module: options, and a case in the results.
 TINY = [
     ("calls", dict(repeats=5, rows=300, pauses=(1e-4,)), "call, no inputs"),
-    ("collectives", dict(sizes=(4096,), most=3, many=[(3, 4), (5,)]), "all_reduce, in slots"),
+    ("collectives", dict(sizes=(4096,), most=3, many=[(3, 4, 1, 1), (5,)]), "all_reduce, in slots"),
     ("inputs", dict(repeats=5, shape=(300, 4), batch=64), "batch of 64 shuffled rows"),
     ("steps", dict(programs=[((4, 5, 3), 6, 3)], repeats=3, rounds=20), "steps of 3"),
     pytest.param(
