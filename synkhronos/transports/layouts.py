@@ -64,7 +64,7 @@ class PooledArray(NamedTuple):
 
     @property
     def is_alone(self) -> bool:
-        """Whether nothing else refers to the array or to its base, so that no variable can contain it."""
+        """Whether nothing, and so no variable's storage, refers to the array or its base; False is always safe."""
         return self.counts() == _ALONE
 
 
