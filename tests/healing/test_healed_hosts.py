@@ -368,6 +368,7 @@ def files_of(pid):
 
 
 def test_replacements_leave_no_open_files():
+    """A process may have the file of its last answer open for a moment after that answer has arrived."""
     session = forked(heal=100)
     w, f = counting()
     processes = [os.getpid(), PROGRAM.keeper_pid, PROGRAM._bridge.pid, *PROGRAM.all_hosts()[1].processes]
@@ -379,7 +380,7 @@ def test_replacements_leave_no_open_files():
             gc.collect()
             before = list(map(files_of, processes))
     gc.collect()
-    assert list(map(files_of, processes)) == before
+    until(lambda: all(files_of(pid) <= n for pid, n in zip(processes, before)))
     check(w, 4, 1 + 6 * 3)
 
 

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import psutil
 import pytest
+from gates import until
 from refusals import reports
 
 import synkhronos as synk
@@ -50,9 +51,10 @@ def test_300_sessions():
     for i in range(280):
         session(i)
         most = max(most, len(os.listdir("/proc/self/fd")))
+    until(lambda: psutil.Process(keeper).num_fds() <= before[5])  # its last answer's file may be open for a moment
     after = measure()
     assert PROGRAM.keeper_pid == keeper
-    assert after[:3] == before[:3] and after[5:] == before[5:]
+    assert after[:3] == before[:3] and after[5] <= before[5] and after[6] == before[6]
     assert after[3] < before[3] + (8 << 20) and after[4] <= before[4] + 4
     assert most < before[0] + 20  # even without garbage collection
     assert np.array_equal(w.get_value(), np.full(100, 300.0))

@@ -54,16 +54,21 @@ def measure(pid: int) -> Dict[str, int]:
         maps = sum(1 for _ in file)
     return {
         "bytes": resident,
-        "files": len(os.listdir(f"/proc/{pid}/fd")),
+        "files": min(_n_files(pid) for _ in range(20)),
         "maps": maps,
         "threads": len(os.listdir(f"/proc/{pid}/task")),
     }
 
 
+def _n_files(pid: int) -> int:
+    time.sleep(0.001)  # a process may have the file of its last answer open for a moment after the answer has arrived
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
 def check_same(what: str, before: Dict[str, int], after: Dict[str, int]) -> None:
     """Raise if a value has grown."""
     if (
-        after["files"] != before["files"]
+        after["files"] > before["files"]
         or after["threads"] != before["threads"]
         or after["bytes"] > before["bytes"] + SLACK
         or after["maps"] > before["maps"] + 4
