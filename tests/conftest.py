@@ -164,9 +164,10 @@ def threads(make_world):
 def divided_updates(monkeypatch):
     """Let ranks that are threads compute updates of any size in parts."""
     from synkhronos.engines.graph import dividing
-    from synkhronos.transports import common
+    from synkhronos.transports import common, shared_memory
 
-    for module, name in [(common, "COMMON_FROM_BYTES"), (common, "ALIGNMENT"), (dividing, "DIVIDED_FROM_BYTES")]:
+    of_common = [(common, "COMMON_FROM_BYTES"), (common, "ALIGNMENT")]
+    for module, name in [*of_common, (dividing, "DIVIDED_FROM_BYTES"), (shared_memory, "OWN_FROM_BYTES")]:
         monkeypatch.setattr(module, name, 1)
 
 

@@ -44,7 +44,8 @@ class AllReduceCommand(CollectiveCommand):
             errors = [] if feedback is None else feedback.places(context, self.numbers, kinds)
             results = transport.finish(state, targets, errors)
         else:
-            keys, arrays = context.bind(self.numbers)
+            is_moved = bool(self.into or feedback) or transport.reads_whole
+            keys, arrays = context.bind(self.numbers, is_moved)
             if feedback is not None:
                 errors = feedback.places(context, self.numbers, [(array.shape, array.dtype) for array in arrays])
                 keys, arrays = feedback.add(context, self.numbers, keys, arrays)

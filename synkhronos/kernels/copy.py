@@ -49,6 +49,13 @@ def copy_into(target: NDArray[Any], source: NDArray[Any]) -> None:
         np.copyto(target, source)
 
 
+def copy_outside(begin: int, end: int, target: NDArray[Any], source: NDArray[Any]) -> None:
+    """Copy all elements of an array but a range of its flat elements; both arrays are C-contiguous."""
+    flat, given = target.reshape(-1), source.reshape(-1)
+    copy_into(flat[:begin], given[:begin])
+    copy_into(flat[end:], given[end:])
+
+
 def join_into(target: NDArray[Any], parts: Sequence[NDArray[Any]]) -> None:
     """Concatenate arrays along the first axis into ``target``."""
     begin = 0

@@ -7,7 +7,7 @@ performs all other reductions, in blocks that fit the cache.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ MAX_RECIPES = 16  # maximum number of cached recipes per group; weights may diff
 
 Piece = Tuple[List[Optional[NDArray[Any]]], List[NDArray[Any]]]  # parts of a block, and targets of their reduction
 KernelPiece = Tuple[List[NDArray[Any]], List[NDArray[Any]]]  # without the parts of ranks that have none
+Own = Optional[Tuple[int, Mapping[int, NDArray[Any]]]]  # arrays of a rank that are not copied, flat: `Portion.combine`
 _SUM, _MIDPOINT, _MEAN = range(3)  # the kernel's operations
 
 
@@ -50,10 +51,7 @@ class Portion:
     def __init__(
         self, parts: Sequence[Parts], targets: Sequence[Sequence[NDArray[Any]]], rank: int, ranks: int
     ) -> None:
-        self._ranges = []
-        for i, begin, end in portions_of(tuple(target[0].nbytes for target in targets), ranks)[rank]:
-            itemsize = targets[i][0].itemsize
-            self._ranges.append((i, -(-begin // itemsize), -(-end // itemsize)))
+        self._ranges = share_of([target[0] for target in targets], rank, ranks)
         #: Size of this rank's share of the result, in bytes.
         self.nbytes = sum([(end - begin) * targets[i][0].itemsize for i, begin, end in self._ranges])
         self._parts = [[None if part is None else part.reshape(-1) for part in of_array] for of_array in parts]
@@ -65,8 +63,11 @@ class Portion:
         self._pieces: Dict[bool, List[Piece]] = {}
 
     @point("transport")
-    def combine(self, op: ReduceOp, weights: Weights) -> None:
-        """Reduce the elements into all targets; ``weights`` (for ``avg``, one per rank) are finite and nonnegative."""
+    def combine(self, op: ReduceOp, weights: Weights, own: Own = None) -> None:
+        """Reduce the elements into all targets; ``weights`` (for ``avg``, one per rank) are finite and nonnegative.
+
+        ``own = (r, {i: array})`` replaces ``parts[i][r]`` by flat arrays that `can_be_own`, in this call only.
+        """
         by_kernel = streaming.kernels is not None and op.name in ("avg", "sum")
         if by_kernel:
             known = op.name, None if weights is None else tuple(weights)
@@ -75,7 +76,9 @@ class Portion:
                 if len(self._calls) >= MAX_RECIPES:
                     self._calls.clear()
                 calls = self._calls[known] = self._calls_of(op, weights)
-            for reduce, recipe in calls:
+            for i, (reduce, recipe) in enumerate(calls):
+                if own is not None:
+                    reduce = self._groups[i].pieces_with(*own).reduce  # type: ignore[index]
                 reduce(*recipe)
         pieces = self._pieces.get(by_kernel)
         if pieces is None:
@@ -94,15 +97,16 @@ class Portion:
 
     def _grouped(self) -> List[DtypeGroup]:
         """Return the kernel's pieces, grouped by dtype, by ranks with values, and by number of targets."""
-        pieces: Dict[Any, List[KernelPiece]] = {}
-        for i, low, high in self._ranges:
+        pieces: Dict[Any, Dict[Tuple[int, int, int], KernelPiece]] = {}
+        for place in self._ranges:
+            i, low, high = place
             parts, targets = self._parts[i], self._targets[i]
             if for_kernel(parts, targets):
                 alike = tuple([part is not None for part in parts]), targets[0].dtype, len(targets)
                 present = [part[low:high] for part in parts if part is not None]
-                pieces.setdefault(alike, []).append((present, [target[low:high] for target in targets]))
+                pieces.setdefault(alike, {})[place] = present, [target[low:high] for target in targets]
         return [
-            DtypeGroup(present, dtype, streaming.kernels.Pieces(some, dtype.char))
+            DtypeGroup(present, dtype, some, streaming.kernels.Pieces(some.values(), dtype.char))
             for (present, dtype, _), some in pieces.items()
         ]
 
@@ -122,11 +126,26 @@ class Portion:
 
 
 class DtypeGroup(NamedTuple):
-    """Pieces of one dtype with values from the same ranks (``present``), which the kernel reduces in one call."""
+    """Pieces of one dtype with values from the same ranks (``present``), which the kernel reduces in one call.
+
+    The keys of ``by_place`` are (array, begin, end); ``pieces`` is the kernel's object for them.
+    """
 
     present: Tuple[bool, ...]
     dtype: np.dtype[Any]
-    pieces: Any  # the kernel's `Pieces`
+    by_place: Mapping[Tuple[int, int, int], KernelPiece]
+    pieces: Any
+
+    def pieces_with(self, rank: int, own: Mapping[int, NDArray[Any]]) -> Any:
+        """Return the kernel's object with other parts of one rank: see `Portion.combine`."""
+        if not self.present[rank] or not any([i in own for i, _, _ in self.by_place]):
+            return self.pieces
+        position, replaced = sum(self.present[:rank]), []
+        for (i, low, high), (parts, targets) in self.by_place.items():
+            if i in own:
+                parts = [*parts[:position], own[i][low:high], *parts[position + 1 :]]
+            replaced.append((parts, targets))
+        return streaming.kernels.Pieces(replaced, self.dtype.char)
 
 
 def for_kernel(parts: Parts, targets: Sequence[NDArray[Any]]) -> bool:
@@ -138,6 +157,23 @@ def for_kernel(parts: Parts, targets: Sequence[NDArray[Any]]) -> bool:
         and present[0].dtype.isnative
         and all([array.flags.aligned for array in [*present, *targets]])
     )
+
+
+def can_be_own(array: NDArray[Any], op: ReduceOp, ranks: int) -> bool:
+    """Return whether an array of a rank can be reduced from where it is: by the kernel, see `Portion.combine`."""
+    return (
+        ranks <= MAX_PARTS
+        and op.name in ("avg", "sum")
+        and streaming.kernels is not None
+        and array.flags.c_contiguous
+        and for_kernel([array], [])
+    )
+
+
+def share_of(arrays: Sequence[NDArray[Any]], rank: int, ranks: int) -> List[Tuple[int, int, int]]:
+    """Return a rank's pieces of a division of all elements over ranks (array, begin, end): see `portions_of`."""
+    pieces = portions_of(tuple([array.nbytes for array in arrays]), ranks)[rank]
+    return [(i, -(-begin // arrays[i].itemsize), -(-end // arrays[i].itemsize)) for i, begin, end in pieces]
 
 
 def recipe_of(op: ReduceOp, present: Sequence[bool], weights: Weights, dtype: np.dtype[Any]) -> Recipe:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from ..errors import SynkhronosError
 from ..kernels.copy import copy_into
-from ..kernels.reduce import Portion
+from ..kernels.reduce import Own, Portion
 from ..memory.attach import PoolMap
 from ..memory.handles import Handle
 from ..memory.pool import Pool
@@ -271,6 +271,7 @@ class HostsTransport(SharedMemoryTransport):
     """Collectives over several hosts: a rank fetches other hosts' arrays, and writes only to its own host's memory."""
 
     _layouts: EagerLayouts
+    reads_whole = True
 
     def __init__(self, hosts: Hosts, fetcher: Fetcher, *memory: Any) -> None:
         super().__init__(*memory)
@@ -372,7 +373,7 @@ class HostsTransport(SharedMemoryTransport):
         buffers = self._values.get(key)
         if buffers is None or buffers.kinds != kinds:
             buffers = self._new_buffers(key, kinds, label, False)
-        staged, result = buffers.stage(arrays), buffers.result()
+        staged, result = buffers.stage(arrays, {}), buffers.result()
         lent = result.lend()
         room = self._over_hosts.room((key,), staged, result.placed, gives=True)
         layout = self._layout([*staged, *room.placed], buffers.label)
@@ -444,10 +445,10 @@ class FetchedPortion:
     def __init__(self, portion: Portion, pools: PoolMap, far: Sequence[Tuple[int, Any]]) -> None:
         self.nbytes, self._portion, self._pools, self._far = portion.nbytes, portion, pools, far
 
-    def combine(self, op: ReduceOp, weights: Weights) -> None:
+    def combine(self, op: ReduceOp, weights: Weights, own: Own = None) -> None:
         counting = participants(weights)
         self._pools.fetch(handle for rank, handle in self._far if counting is None or counting[rank])
-        self._portion.combine(op, weights)
+        self._portion.combine(op, weights, own)
 
 
 def together(kinds: Kinds) -> List[JoinedArrays]:

@@ -20,14 +20,27 @@ import math
 import pickle
 from collections import defaultdict
 from functools import partial
-from typing import Any, Callable, Collection, DefaultDict, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Container,
+    DefaultDict,
+    Dict,
+    Iterable,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import numpy as np
 
 from ..errors import prefixed
-from ..kernels.copy import copy_into, join_into
+from ..kernels.copy import copy_into, copy_outside, join_into
 from ..kernels.encoding import rounded
-from ..kernels.reduce import Portion
+from ..kernels.reduce import Portion, can_be_own, share_of
 from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..reductions import ReduceOp, Weights, reduce_outputs
@@ -38,6 +51,9 @@ from .common import CommonMemory, beginning_with, part_of
 from .layouts import Layout, Layouts, PooledArray
 from .strategy import EQUAL, Algorithm, Reduction, Weighting, participants, strategy
 from .value_buffers import ValueBuffers
+
+#: Minimum size of new values that a rank copies only as far as other ranks read them, which takes a few us to prepare.
+OWN_FROM_BYTES = 1 << 19
 
 
 class Slot:
@@ -55,6 +71,13 @@ class Slot:
         self.mirror: Any = None
         self.stays = False
 
+    def holds(self, value: np.ndarray[Any, Any]) -> bool:
+        """Return whether the current array has the elements of an array."""
+        current = self.current
+        return current is not None and (
+            current.array is value or self.mirror is value or _is_same_memory(value, current.array)
+        )
+
 
 class SharedMemoryTransport(Transport):
     """Collectives over the ranks' memory pools.
@@ -62,6 +85,8 @@ class SharedMemoryTransport(Transport):
     ``borrowed`` returns the ids of the base arrays of all variables' values. Such an array is never overwritten. It may
     be in another variable's slot, because an update can swap two variables.
     """
+
+    reads_whole = False
 
     def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, borrowed: Callable[[], Set[int]] = set) -> None:
         self.barrier, self.pool, self.pools, self._borrowed = barrier, pool, pools, borrowed
@@ -89,7 +114,7 @@ class SharedMemoryTransport(Transport):
             current = slot.current
             if current is None or current.array is not value:
                 value = np.asarray(value)  # a value on a device is copied to the host
-                if current is None or not (slot.mirror is value or _is_same_memory(value, current.array)):
+                if current is None or not slot.holds(value):
                     borrowed = borrowed or once(self._borrowed)
                     current = slot.current = self._fitting(current, value.shape, value.dtype, borrowed)
                     copy_into(current.array, value)
@@ -200,14 +225,16 @@ class SharedMemoryTransport(Transport):
         if notices.count(notice) < self.size:
             self._layouts.of(notices)  # raises
 
-    def _current(self, keys: Keys, arrays: Arrays) -> List[Optional[PooledArray]]:
+    def _current(self, keys: Keys, arrays: Arrays, shown: Container[int] = ()) -> List[Optional[PooledArray]]:
+        """Bind the values, except those at positions in ``shown``: the slots have what other ranks read of these."""
         found: List[Optional[PooledArray]] = []
         unbound = []
         for i, (key, array) in enumerate(zip(keys, arrays)):
             slot, placed = self._slots.get(key), None
             if array is not None:
-                is_current = slot is not None and slot.current is not None and slot.current.array is array
-                placed = slot.current if is_current else self.common.placed(key, array)  # type: ignore[union-attr]
+                current = None if slot is None else slot.current
+                is_there = current is not None and (current.array is array or i in shown)
+                placed = current if is_there else self.common.placed(key, array)
                 if placed is None:
                     unbound.append(i)
             found.append(placed)
@@ -277,8 +304,9 @@ class SharedMemoryTransport(Transport):
         into = into or keys
         if reduction.wire is not None:
             return self._all_reduce_rounded(keys, arrays, reduction, name_of, into, errors)
-        placed = self._current(keys, arrays)
         targets, own, common = self._targets(into, arrays, reduction)
+        in_place = self._show_parts(keys, arrays, reduction, common) if common else {}
+        placed = self._current(keys, arrays, {common[j] for j in in_place})
         layout = self._layout([*placed, *targets], None, len(keys), reduction.results)
         shares = [(each, own) for each in reduction.results] if own else []
         if common:
@@ -291,7 +319,8 @@ class SharedMemoryTransport(Transport):
                 portion, destinations = self._portion_of(layout, positions, len(keys), each)
                 plan = layout.plans[key] = portion, destinations, self._moved(portion, None, destinations)
             portion, destinations, (read, sent) = plan
-            portion.combine(reduction.op, each.weights)
+            own_parts = (self.rank, in_place) if in_place and positions is common else None
+            portion.combine(reduction.op, each.weights, own_parts)
             if each.weights is not None:
                 read, sent = self._moved(portion, each.weights, destinations)
             self.traffic.read += read
@@ -301,6 +330,41 @@ class SharedMemoryTransport(Transport):
             self._keep_slot(into[i])
         # the other ranks' shares are complete at the next barrier
         return [None if target is None else target.array for target in targets]
+
+    def _own_of(
+        self, arrays: Arrays, op: ReduceOp, share: Callable[[], Iterable[Tuple[int, int, int]]]
+    ) -> Dict[int, Tuple[int, int]]:
+        """Return the elements (begin, end), by array, that this rank reduces without copying them to shared memory.
+
+        ``share`` returns this rank's share of the arrays' elements, which no other rank reads.
+        """
+        if len(self.near) < self.size or not any([array.nbytes >= OWN_FROM_BYTES for array in arrays]):
+            return {}
+        large = [each for each in share() if arrays[each[0]].nbytes >= OWN_FROM_BYTES]
+        return {i: (begin, end) for i, begin, end in large if can_be_own(arrays[i], op, self.size)}
+
+    def _show_parts(
+        self, keys: Keys, arrays: Arrays, reduction: Reduction, chosen: Sequence[int]
+    ) -> Dict[int, np.ndarray[Any, Any]]:
+        """Copy the other ranks' shares of the chosen new values to slots; return the values, flat.
+
+        The keys are positions in ``chosen``. Other values, which are in slots or must be copied whole, are left out.
+        """
+        contributors = reduction.results[0].contributors or self.everybody
+        if self.rank not in contributors:
+            return {}
+        some = [arrays[i] for i in chosen]
+        place = contributors.index(self.rank), len(contributors)
+        borrowed, shown = once(self._borrowed), {}
+        for j, (begin, end) in self._own_of(some, reduction.op, lambda: share_of(some, *place)).items():
+            key, array = keys[chosen[j]], some[j]
+            slot = self._slots[key]
+            if self.common.placed(key, array) is None and not slot.holds(array):
+                slot.current = self._fitting(slot.current, array.shape, array.dtype, borrowed)
+                slot.mirror = None
+                copy_outside(begin, end, slot.current.array, array)
+                shown[j] = array.reshape(-1)
+        return shown
 
     def _targets(
         self, into: Keys, arrays: Arrays, reduction: Reduction
@@ -376,7 +440,9 @@ class SharedMemoryTransport(Transport):
         if buffers is None or buffers.kinds != kinds:
             is_small = strategy(kinds, Reduction(op), None, False).algorithm is Algorithm.OWN
             buffers = self._new_buffers(key, kinds, label, is_small)
-        staged = buffers.stage(arrays)
+        share = self.near.index(self.rank), len(self.near)
+        ranges = {} if buffers.is_small else self._own_of(arrays, op, lambda: share_of(arrays, *share))
+        staged = buffers.stage(arrays, ranges)
         result = None if buffers.is_small else buffers.result()
         layout = self._layout(staged if result is None else [*staged, *result.placed], buffers.label, len(staged))
         counting = participants(weights)
@@ -386,7 +452,7 @@ class SharedMemoryTransport(Transport):
             moved = self._moved(portion, weights, (self.rank,) if own else self.everybody)
             plan = layout.plans["all_reduce_values", counting] = portion, own, moved
         portion, own, moved = plan
-        portion.combine(op, weights)
+        portion.combine(op, weights, (self.rank, {i: arrays[i].reshape(-1) for i in ranges}) if ranges else None)
         self.traffic.read += moved[0]
         self.traffic.sent += moved[1]
         if result is None:
@@ -407,21 +473,23 @@ class SharedMemoryTransport(Transport):
         buffers = self._values.get(key)
         if buffers is None or buffers.kinds != kinds:
             buffers = self._new_buffers(key, kinds, label, False)
-        layout = self._layout(buffers.stage(arrays), buffers.label, len(arrays))
+        parts_of = [(i, *self.part(array.size)) for i, array in enumerate(arrays)]
+        ranges = self._own_of(arrays, op, lambda: parts_of)
+        layout = self._layout(buffers.stage(arrays, ranges), buffers.label, len(arrays))
         counting = participants(weights)
         plan = layout.plans.get(("reduce_parts", counting))
         if plan is None:
             layout.check(range(len(arrays)), buffers.name)
             parts, own = [], []
-            for i, array in enumerate(arrays):
-                begin, end = self.part(array.size)
+            for i, begin, end in parts_of:
                 of_ranks = [part.reshape(-1)[begin:end] for part in layout.arrays(i)]
                 parts.append([None if counting and not counting[rank] else part for rank, part in enumerate(of_ranks)])
-                own.append(np.empty(end - begin, array.dtype))
+                own.append(np.empty(end - begin, arrays[i].dtype))
             portion = Portion(parts, [[array] for array in own], 0, 1)
             plan = layout.plans["reduce_parts", counting] = portion, own, self._moved(portion, weights, (self.rank,))
         portion, own, (read, sent) = plan
-        portion.combine(op, weights)
+        in_place = {i: arrays[i].reshape(-1)[slice(*ranges[i])] for i in ranges}
+        portion.combine(op, weights, (self.rank, in_place) if in_place else None)
         self.traffic.add(read, sent)
         return own
 

@@ -6,15 +6,17 @@
     large   sources | results             every rank computes its share of all ranks' results
 
 A small source is overwritten two runs of the collective later. By then, all ranks have read it, because they took part
-in the run in between. A large result is not copied; its memory is reused once nothing refers to it.
+in the run in between. Of a large array, a rank copies only what other ranks reduce. A large result is not copied; its
+memory is reused once nothing refers to it.
 """
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
+from ..kernels.copy import copy_outside
 from ..memory.lending import Lender
 from ..memory.pool import Pool
 from ..trace import point
@@ -64,12 +66,18 @@ class ValueBuffers:
         return f"array {i} of {self.label}"
 
     @point("transport")
-    def stage(self, arrays: Sequence[np.ndarray[Any, Any]]) -> List[PooledArray]:
-        """Copy the arrays into memory that other ranks can read; return the locations."""
+    def stage(self, arrays: Sequence[np.ndarray[Any, Any]], own: Mapping[int, Tuple[int, int]]) -> List[PooledArray]:
+        """Copy the arrays into memory that other ranks can read; return the locations.
+
+        ``own`` maps positions of arrays to ranges of elements (begin, end) that no other rank reads.
+        """
         self._turn = (self._turn + 1) % len(self._sources)
         block = self._sources[self._turn]
-        for target, array in zip(block.arrays, arrays):
-            target[...] = array  # (`numpy.copyto` would first run Python code)
+        for i, (target, array) in enumerate(zip(block.arrays, arrays)):
+            if i in own:
+                copy_outside(*own[i], target, array)
+            else:
+                target[...] = array  # (`numpy.copyto` would first run Python code)
         return block.placed
 
     def result(self) -> ArrayBlock:

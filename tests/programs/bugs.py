@@ -31,6 +31,7 @@ from synkhronos.collectives import scatter as scatter_module
 from synkhronos.collectives.all_reduce import AllReduceCommand
 from synkhronos.collectives.broadcast import Broadcast
 from synkhronos.collectives.started import StartReduction
+from synkhronos.kernels import copy as copying
 from synkhronos.kernels import reduce as kernel
 from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, scalars
 from synkhronos.runtime.borrowed import Borrowed
@@ -586,13 +587,28 @@ def results_while_they_are_held(plant):
     plant.replace(ValueBuffers, "result", wrong)
 
 
+def own_share_is_not_read(plant):
+    """A rank reads its own share from shared memory, although it has copied only the others' shares there."""
+    plant.replace(kernel.DtypeGroup, "pieces_with", lambda self, rank, own: self.pieces)
+
+
+def share_of_others_is_not_copied(plant):
+    """A rank copies one element too few of a value."""
+    right = copying.copy_outside
+
+    def wrong(begin, end, target, source):
+        right(begin, min(end + 1, source.size), target, source)
+
+    plant.replace(copying, "copy_outside", wrong)
+
+
 def sources_without_turns(plant):
     """A rank overwrites its input to a collective while a slow rank is still reading it."""
     right = ValueBuffers.stage
 
-    def wrong(self, arrays):
+    def wrong(self, arrays, own):
         self._turn = -1
-        return right(self, arrays)
+        return right(self, arrays, own)
 
     plant.replace(ValueBuffers, "stage", wrong)
 
@@ -1106,7 +1122,13 @@ def rewritten_too_late(plant):
 OF_THE_NUMPY_ENGINE = [update_per_slice, stale_variant, sum_for_avg, parts_of_slices_added, equal_weights_after_slices]
 
 #: Bugs of collectives between functions, which are the same for all engines.
-OF_COLLECTIVES = [matrix_from_the_last_row, groups_without_weights, results_in_place, values_of_the_end]
+OF_COLLECTIVES = [
+    matrix_from_the_last_row,
+    groups_without_weights,
+    results_in_place,
+    values_of_the_end,
+    own_share_is_not_read,
+]
 
 #: Bugs of outputs without ops.
 WITHOUT_OPS = [default_op_is_sum, default_op_is_avg, rows_of_the_master_alone, least_for_largest]
@@ -1139,7 +1161,13 @@ OF_THE_MESH = [
 OF_THE_PROGRAM = [news_are_kept, writes_in_place_are_not_seen, functions_of_the_program_are_not_seen]
 
 #: Bugs of values that lie in common memory.
-OF_COMMON_MEMORY = [old_map_stays, only_the_root_swaps, last_part_is_not_written, program_writes_into_common_memory]
+OF_COMMON_MEMORY = [
+    old_map_stays,
+    only_the_root_swaps,
+    last_part_is_not_written,
+    program_writes_into_common_memory,
+    share_of_others_is_not_copied,
+]
 
 #: Bugs of states with a value for each row of the batch.
 OF_STATES = [rows_of_before, rows_of_one_rank]

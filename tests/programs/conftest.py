@@ -3,10 +3,11 @@
 import pytest
 
 from synkhronos.engines.graph import dividing
-from synkhronos.transports import common
+from synkhronos.transports import common, shared_memory
 
 
 @pytest.fixture(autouse=True)
 def thresholds(monkeypatch):
-    for module, name in [(common, "COMMON_FROM_BYTES"), (common, "ALIGNMENT"), (dividing, "DIVIDED_FROM_BYTES")]:
+    of_common = [(common, "COMMON_FROM_BYTES"), (common, "ALIGNMENT")]
+    for module, name in [*of_common, (dividing, "DIVIDED_FROM_BYTES"), (shared_memory, "OWN_FROM_BYTES")]:
         monkeypatch.setattr(module, name, getattr(module, name))

@@ -13,7 +13,7 @@ from worlds import MESH_SIZES, opened, over_hosts
 
 from synkhronos.engines.graph import dividing
 from synkhronos.program.program import PROGRAM
-from synkhronos.transports import common
+from synkhronos.transports import common, shared_memory
 
 #: Minimum sizes of values in common memory, and what parts are multiples of; the last ones are the library's own.
 OF_COMMON_MEMORY = ((1, 1), (40, 2), (common.COMMON_FROM_BYTES, common.ALIGNMENT))
@@ -28,6 +28,7 @@ def divide_small_values(launcher, n, root):
     """Let small values lie in common memory, and functions built from now on divide all updates that they can."""
     dividing.DIVIDED_FROM_BYTES = 1
     if launcher == "threads":  # (processes have the constants of the keeper)
+        shared_memory.OWN_FROM_BYTES = 1
         common.COMMON_FROM_BYTES, common.ALIGNMENT = OF_COMMON_MEMORY[(n + root) % len(OF_COMMON_MEMORY)]
 
 

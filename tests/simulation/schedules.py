@@ -37,7 +37,7 @@ from synkhronos.runtime import serve
 from synkhronos.runtime.exit_status import LOST
 from synkhronos.sync.control_block import COMMAND_NUMBER
 from synkhronos.testing import numpy_engine as engine
-from synkhronos.transports import common
+from synkhronos.transports import common, shared_memory
 
 STEPS = (10, 12)  # the least and the largest number of steps of a program
 
@@ -280,8 +280,8 @@ class Simulation:
 
     def __enter__(self):
         PROGRAM.shut_down()
-        self._sizes = common.COMMON_FROM_BYTES, common.ALIGNMENT
-        common.COMMON_FROM_BYTES = common.ALIGNMENT = 1
+        self._sizes = common.COMMON_FROM_BYTES, common.ALIGNMENT, shared_memory.OWN_FROM_BYTES
+        common.COMMON_FROM_BYTES = common.ALIGNMENT = shared_memory.OWN_FROM_BYTES = 1
         self._kept = {name: getattr(PROGRAM, name) for name in ("_pool", "_functions")}
         self._keeper, program_module.Keeper = program_module.Keeper, lambda enter: SimulatedKeeper(self.world)
         # A shell starts programs in the background with Ctrl-C ignored, and so would this one ignore its interrupts.
@@ -297,7 +297,7 @@ class Simulation:
 
     def __exit__(self, *error):
         choose_size(False)
-        common.COMMON_FROM_BYTES, common.ALIGNMENT = self._sizes
+        common.COMMON_FROM_BYTES, common.ALIGNMENT, shared_memory.OWN_FROM_BYTES = self._sizes
         gc.enable()
         gc.unfreeze()
         self.world.uninstall()

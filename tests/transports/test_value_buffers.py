@@ -9,11 +9,12 @@ from refusals import refuses, reports
 from synkhronos.errors import SynkhronosError
 from synkhronos.reductions import ReduceOp
 from synkhronos.runtime.command import Command
+from synkhronos.transports.shared_memory import OWN_FROM_BYTES
 from synkhronos.transports.strategy import OWN_BELOW_BYTES
 
 UFUNCS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
-#: Lengths in float32: every rank reduces the whole first array, and only its share of the second.
-LENGTHS = [3, OWN_BELOW_BYTES // 4 + 5]
+#: Lengths in float32: every rank reduces the whole first array, its share of the second, and the third without copying it.
+LENGTHS = [3, OWN_BELOW_BYTES // 4 + 5, OWN_FROM_BYTES // 4 + 5]
 
 
 class Reduce(Command):
