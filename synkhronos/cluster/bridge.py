@@ -265,7 +265,7 @@ class _Bridge:
         outputs = [os.dup(fd) for fd in fds[:n_outputs]]
         lines = [None, *[self.lines[process] for process in self._processes]]
         pools = dict(zip(idents, fds[n_outputs:]))
-        self.stand_in = StandIn(Requests(hosts, block, pools, lines, self.bulk), outputs)
+        self.stand_in = StandIn(Requests(hosts, block, pools, lines, self.bulk), self._loop, outputs)
         reductions = 0 if self.bulk is None else self.bulk.reductions
         self._behind = set(self.lines)
 
@@ -276,7 +276,7 @@ class _Bridge:
         if isinstance(pids, str):
             self.kill(())
         else:
-            self.stand_in.begin(self._loop)
+            self.stand_in.begin()
         return pids
 
     def kill(self, fds: Sequence[int]) -> Dict[int, int]:

@@ -16,6 +16,7 @@ from ..runtime.launcher import Ranges
 from ..sync.control_block import ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, DEATHS, DECIDED, LET_GO
 from ..sync.rendezvous import Rendezvous
 from .copying import Copying
+from .loop import EventLoop
 from .messages import AbortCommand, CommandAborted, Handlers, Printed, RanksEnded, StepCounts
 from .requests import Requests
 
@@ -23,8 +24,8 @@ from .requests import Requests
 class Deputy(Copying):
     """Reports deaths, output and requests of this host's ranks; ``launcher`` has started the ranks."""
 
-    def __init__(self, requests: Requests, launcher: ProcessLauncher) -> None:
-        super().__init__(requests)
+    def __init__(self, requests: Requests, loop: EventLoop, launcher: ProcessLauncher) -> None:
+        super().__init__(requests, loop)
         self.line, self.launcher, self.outputs = requests.lines[0], launcher, launcher.outputs()
         self._steps = [(0, 0, 0)] * self.hosts.size
         self._ended: Set[int] = set()

@@ -167,8 +167,6 @@ class Requests:
     @property
     def is_draining(self) -> bool:
         """Whether the MPI thread may still write into an aborted command's memory; ``block.bridge`` signals the end."""
-        if self.bulk is None or self.bulk.courier.error is not None:
-            return False
         return any([ticket.is_abandoned and not ticket.is_over() for _, ticket in self._operations])
 
     def _after_drain(self, begin: Callable[[], None]) -> None:
