@@ -11,7 +11,7 @@ from ..memory.memfd import give_back
 from ..processes.keeper import record_exit
 from ..processes.launcher import ProcessLauncher
 from ..profile import ring
-from ..runtime.exit_status import LOST, ORPHANED
+from ..runtime.exit_status import LOST, ORPHANED, WAITS
 from ..runtime.launcher import Ranges
 from ..sync.control_block import ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, DEATHS, DECIDED, LET_GO
 from ..sync.rendezvous import Rendezvous
@@ -151,15 +151,16 @@ class Deputy(Copying):
             return f"ranks on host {self.hosts.names[self.hosts.own]} could not be replaced: {error}"
 
     def inspect(self, ranks: Sequence[int], seconds: float) -> Dict[int, str]:
-        """Return the activity of ranks, with their Python stacks; "" for a rank that waits for its leader."""
+        """Return the activity of ranks, with their Python stacks, or `WAITS`."""
         block, words = self.block, self.block.words
         waiting = [
             rank
             for rank in ranks
-            if rank != self.hosts.near[0]  # the leader has forwarded its state, unless it is late
+            if rank in self.requests.waiting
+            or rank != self.hosts.near[0]  # the leader has forwarded its state, unless it is late
             and (block.arrived[rank] > words[DECIDED] or block.finished[rank] >= words[COMMAND_NUMBER])
         ]
         found = self.launcher.inspect([rank for rank in ranks if rank not in waiting], seconds)
-        return {**found, **dict.fromkeys(waiting, "")}
+        return {**found, **dict.fromkeys(waiting, WAITS)}
 
     questions: Handlers = {each.__name__: each for each in (end_ranks, replace, inspect)}

@@ -28,10 +28,10 @@ from synkhronos.memory.handles import Handle
 from synkhronos.memory.memfd import nameless_file
 from synkhronos.memory.ranges import Ranges
 from synkhronos.reductions import ReduceOp
-from synkhronos.runtime.exit_status import LOST
+from synkhronos.runtime.exit_status import LOST, WAITS
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND
 from synkhronos.sync.block_over_hosts import BlockOverHosts
-from synkhronos.sync.control_block import ABORTED, DECIDED, LET_GO
+from synkhronos.sync.control_block import ABORTED, COMMAND_NUMBER, DECIDED, LET_GO
 from synkhronos.sync.event_fd import EventFd
 from synkhronos.sync.fetching import HostReduction
 from synkhronos.sync.hosts import Hosts
@@ -300,6 +300,19 @@ def test_an_error_of_the_mpi_thread_is_reported(make, monkeypatch, own):
     else:
         status, reason = process.block.status[1], bytes(process.block.fatal_error[1])
     assert status == LOST and b"ZeroDivisionError: planted" in reason and b"failed" in reason
+
+
+def test_ranks_that_wait_for_others_are_not_late(make):
+    """After an abort, they no longer wait for the answers to their requests."""
+    process = make((1, 2), own=1, carrier=bulk())
+    process.launcher.inspect = lambda ranks, seconds: dict.fromkeys(ranks, "here")
+    process.block.words[COMMAND_NUMBER] = 1
+    ask(process, 1, 1, "reduce", parts_of(0, 0), False)
+    process.requests.look()
+    assert process.inspect([1, 2], 0.0) == {1: WAITS, 2: "here"}
+    process.receive(CommandAborted(1, 0, 0))
+    process.block.finished[2] = 1
+    assert process.inspect([1, 2], 0.0) == {1: "here", 2: WAITS}
 
 
 def test_a_request_is_not_taken_for_the_one_before(make):

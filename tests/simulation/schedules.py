@@ -564,9 +564,7 @@ class Simulation:
         elif isinstance(error, WorkerDied):
             explained = error.rank in ranks or "keeper" in kinds
         elif isinstance(error, WorkerTimeout):
-            # While MPI reduces values, all ranks wait, so the error lists all of them, and the state of each.
-            listed = {error.rank}.union(rank for rank in ranks if self.schedule.hosts and f"rank {rank} (pid" in text)
-            explained = bool(listed & ranks) and "stuck" in kinds
+            explained = error.rank in ranks and "stuck" in kinds
         elif isinstance(error, WorkerError):
             explained = error.rank in here and f"planned on rank {error.rank}" in text
         elif isinstance(error, (Planned, SharedMemoryError)):
