@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from contextlib import suppress
 from typing import Deque, Dict, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from ..errors import SynkhronosError
@@ -38,7 +39,8 @@ class Deputy(Copying):
         left = set(self.hosts.near) - self._ended
         if left:
             self._ended |= left
-            self.line.send(RanksEnded(dict.fromkeys(left, (LOST, 0, words))))
+            with suppress(ConnectionError):  # the first host is lost
+                self.line.send(RanksEnded(dict.fromkeys(left, (LOST, 0, words))))
 
     def look(self, overdue: bool) -> bool:
         block, words, near = self.block, self.block.words, self.hosts.near
@@ -57,7 +59,7 @@ class Deputy(Copying):
         if words[ABORT_REQUESTED] > self._abort_sent:
             self._abort_sent = words[ABORT_REQUESTED]
             self.line.send(AbortCommand(self._abort_sent))
-        if overdue or any([block.printed[rank] > self._n_sent(rank) for rank in near]):
+        if overdue or any([block.printed[rank] > self._printed[rank, 0] + self._printed[rank, 1] for rank in near]):
             self._forward()
         if overdue:
             steps = {rank: block.steps_of(rank) for rank in near if block.steps_of(rank) != self._steps[rank]}
@@ -77,9 +79,6 @@ class Deputy(Copying):
     def _end_of(self, rank: int) -> Tuple[int, int, bytes]:
         words = bytes(self.block.fatal_error[rank]).rstrip(b"\0")
         return self.block.status[rank], self.block.memory[rank], words
-
-    def _n_sent(self, rank: int) -> int:
-        return self._printed[rank, 0] + self._printed[rank, 1]
 
     def _forward(self) -> None:
         for (rank, stream), read in self._printed.items():

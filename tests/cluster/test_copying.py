@@ -302,6 +302,19 @@ def test_an_error_of_the_mpi_thread_is_reported(make, monkeypatch, own):
     assert status == LOST and b"ZeroDivisionError: planted" in reason and b"failed" in reason
 
 
+def test_a_failure_after_the_loss_of_the_first_host_is_not_raised(make):
+    """The serving process then ends its ranks (seed 720722 of the simulation)."""
+    process = make((1, 1), own=1, carrier=bulk())
+    process.requests.bulk.courier.error = ZeroDivisionError("planted")
+
+    def is_lost(message):
+        raise ConnectionError
+
+    process.line.send = is_lost
+    process.end()
+    assert process.ended
+
+
 def test_ranks_that_wait_for_others_are_not_late(make):
     """After an abort, they no longer wait for the answers to their requests."""
     process = make((1, 2), own=1, carrier=bulk())
