@@ -699,7 +699,8 @@ class Simulation:
             PROGRAM.close()
         scheduler.settle()
         if self.schedule.hosts:
-            scheduler.sleep(0.0 if not {"cut", "power", "slow"} & {f.kind for f in self.excused} else 10.0)
+            kinds = {f.kind for f in self.excused}  # of faults that other hosts may notice only now, or much later
+            scheduler.sleep(10.0 if kinds & {"cut", "power", "slow"} else 0.1 if "server" in kinds else 0.0)
         left = [each for each in scheduler.processes if each.rank is not None and not world.has_ended(each)]
         if left:
             raise Wrong("left", f"ranks after close: {left}")
