@@ -22,6 +22,7 @@ from ..processes import fd_passing
 from ..processes.child_process import ChildProcess
 from ..processes.keeper import FORK_TIMEOUT_S
 from ..processes.rank_main import take_default_signals
+from ..runtime.exit_status import WAITS
 from ..runtime.launcher import Ranges
 from ..sync.block_over_hosts import BlockOverHosts
 from ..sync.control_block import ControlBlock
@@ -265,7 +266,7 @@ class _Bridge:
         outputs = [os.dup(fd) for fd in fds[:n_outputs]]
         lines = [None, *[self.lines[process] for process in self._processes]]
         pools = dict(zip(idents, fds[n_outputs:]))
-        self.stand_in = StandIn(Requests(hosts, block, pools, lines, self.bulk), outputs)
+        self.stand_in = StandIn(Requests(hosts, block, pools, lines, self.bulk), self._loop, outputs)
         reductions = 0 if self.bulk is None else self.bulk.reductions
         self._behind = set(self.lines)
 
@@ -276,7 +277,7 @@ class _Bridge:
         if isinstance(pids, str):
             self.kill(())
         else:
-            self.stand_in.begin(self._loop)
+            self.stand_in.begin()
         return pids
 
     def kill(self, fds: Sequence[int]) -> Dict[int, int]:
@@ -316,7 +317,8 @@ class _Bridge:
         return self._started(taken, "replace", of_host, REPLACE_TIMEOUT_S)
 
     def inspect(self, fds: Sequence[int], ranks: Sequence[int], seconds: float) -> Dict[int, str]:
-        found: Dict[int, str] = dict.fromkeys(ranks, "unknown: its host does not answer")
+        waiting = self.stand_in.requests.waiting
+        found = {rank: WAITS if rank in waiting else "unknown: its host does not answer" for rank in ranks}
         for answer in self._ask("inspect", lambda own: (self._of(own, ranks), seconds), seconds + 1.0):
             if not isinstance(answer, str):
                 found.update(answer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from abc import ABC, abstractmethod
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Sequence, Tuple
 
 from .loop import EventLoop
 from .messages import ROUTED, Handlers
@@ -24,21 +24,17 @@ class Copying(ABC):
 
     handlers: Handlers = {}  # methods for `messages` that are not `ROUTED`
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: Requests, loop: EventLoop) -> None:
         self.requests, self.hosts, self.block = requests, requests.hosts, requests.block
-        self.ended = False
+        self.loop, self.ended = loop, False
         self._due = 0.0  # time of the next check without an event
-        self._loop: Optional[EventLoop] = None
 
-    def begin(self, loop: EventLoop) -> None:
-        self._loop = loop
-        loop.watch(self.block.bridge, self._on_bell)
+    def begin(self) -> None:
+        self.loop.watch(self.block.bridge, self._on_bell)
 
     def end(self) -> None:
         """Check the block one last time, and release the session's memory."""
-        if self._loop is not None:
-            self._loop.forget(self.block.bridge)
-            self._loop = None
+        self.loop.forget(self.block.bridge)
         self._look(True)
         self.ended = True
         self.requests.end()
@@ -52,8 +48,8 @@ class Copying(ABC):
     def drain(self, seconds: float) -> bool:
         """Turn the loop until MPI writes into no memory of this host; return whether it stopped in time."""
         until = time.monotonic() + seconds
-        while self.requests.is_draining and self._loop is not None and time.monotonic() < until:
-            self._loop.turn(self.keep_time())
+        while self.requests.is_draining and not self.ended and time.monotonic() < until:
+            self.loop.turn(self.keep_time())
         return not self.requests.is_draining
 
     def _on_bell(self) -> None:

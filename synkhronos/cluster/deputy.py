@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from contextlib import suppress
 from typing import Deque, Dict, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from ..errors import SynkhronosError
@@ -11,11 +12,12 @@ from ..memory.memfd import give_back
 from ..processes.keeper import record_exit
 from ..processes.launcher import ProcessLauncher
 from ..profile import ring
-from ..runtime.exit_status import LOST, ORPHANED
+from ..runtime.exit_status import LOST, ORPHANED, WAITS
 from ..runtime.launcher import Ranges
 from ..sync.control_block import ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, DEATHS, DECIDED, LET_GO
 from ..sync.rendezvous import Rendezvous
 from .copying import Copying
+from .loop import EventLoop
 from .messages import AbortCommand, CommandAborted, Handlers, Printed, RanksEnded, StepCounts
 from .requests import Requests
 
@@ -23,8 +25,8 @@ from .requests import Requests
 class Deputy(Copying):
     """Reports deaths, output and requests of this host's ranks; ``launcher`` has started the ranks."""
 
-    def __init__(self, requests: Requests, launcher: ProcessLauncher) -> None:
-        super().__init__(requests)
+    def __init__(self, requests: Requests, loop: EventLoop, launcher: ProcessLauncher) -> None:
+        super().__init__(requests, loop)
         self.line, self.launcher, self.outputs = requests.lines[0], launcher, launcher.outputs()
         self._steps = [(0, 0, 0)] * self.hosts.size
         self._ended: Set[int] = set()
@@ -37,7 +39,8 @@ class Deputy(Copying):
         left = set(self.hosts.near) - self._ended
         if left:
             self._ended |= left
-            self.line.send(RanksEnded(dict.fromkeys(left, (LOST, 0, words))))
+            with suppress(ConnectionError):  # the first host is lost
+                self.line.send(RanksEnded(dict.fromkeys(left, (LOST, 0, words))))
 
     def look(self, overdue: bool) -> bool:
         block, words, near = self.block, self.block.words, self.hosts.near
@@ -56,7 +59,7 @@ class Deputy(Copying):
         if words[ABORT_REQUESTED] > self._abort_sent:
             self._abort_sent = words[ABORT_REQUESTED]
             self.line.send(AbortCommand(self._abort_sent))
-        if overdue or any([block.printed[rank] > self._n_sent(rank) for rank in near]):
+        if overdue or any([block.printed[rank] > self._printed[rank, 0] + self._printed[rank, 1] for rank in near]):
             self._forward()
         if overdue:
             steps = {rank: block.steps_of(rank) for rank in near if block.steps_of(rank) != self._steps[rank]}
@@ -76,9 +79,6 @@ class Deputy(Copying):
     def _end_of(self, rank: int) -> Tuple[int, int, bytes]:
         words = bytes(self.block.fatal_error[rank]).rstrip(b"\0")
         return self.block.status[rank], self.block.memory[rank], words
-
-    def _n_sent(self, rank: int) -> int:
-        return self._printed[rank, 0] + self._printed[rank, 1]
 
     def _forward(self) -> None:
         for (rank, stream), read in self._printed.items():
@@ -150,15 +150,16 @@ class Deputy(Copying):
             return f"ranks on host {self.hosts.names[self.hosts.own]} could not be replaced: {error}"
 
     def inspect(self, ranks: Sequence[int], seconds: float) -> Dict[int, str]:
-        """Return the activity of ranks, with their Python stacks; "" for a rank that waits for its leader."""
+        """Return the activity of ranks, with their Python stacks, or `WAITS`."""
         block, words = self.block, self.block.words
         waiting = [
             rank
             for rank in ranks
-            if rank != self.hosts.near[0]  # the leader has forwarded its state, unless it is late
+            if rank in self.requests.waiting
+            or rank != self.hosts.near[0]  # the leader has forwarded its state, unless it is late
             and (block.arrived[rank] > words[DECIDED] or block.finished[rank] >= words[COMMAND_NUMBER])
         ]
         found = self.launcher.inspect([rank for rank in ranks if rank not in waiting], seconds)
-        return {**found, **dict.fromkeys(waiting, "")}
+        return {**found, **dict.fromkeys(waiting, WAITS)}
 
     questions: Handlers = {each.__name__: each for each in (end_ranks, replace, inspect)}

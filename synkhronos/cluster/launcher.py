@@ -13,6 +13,7 @@ from ..memory.pool import Pool
 from ..processes.launcher import ProcessLauncher
 from ..processes.output import Streams
 from ..processes.rank_main import fatal_error
+from ..runtime.exit_status import WAITS
 from ..runtime.failures import worker_died
 from ..runtime.launcher import Launcher, Ranges, RankConfig
 from ..sync.control_block import COMMAND_NUMBER, ControlBlock
@@ -109,12 +110,9 @@ class HostsLauncher(Launcher):
         return fatal_error(self._block, rank)
 
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
-        ranks = list(ranks)
-        far = [rank for rank in ranks if rank in self._pids]
-        found = self.local.inspect([rank for rank in ranks if rank not in self._pids], seconds)
-        if far:
-            found.update(self.bridge.inspect(far, seconds))
-        return found
+        found = self.bridge.inspect(list(ranks), seconds)
+        near = [rank for rank in found if rank not in self._pids and found[rank] != WAITS]
+        return {**found, **self.local.inspect(near, seconds)}
 
     def write_if_killed(self, write: Callable[[Sequence[memoryview]], object]) -> None:
         self.local.write_if_killed(write)  # the local keeper has no recorded activity of ranks on other hosts

@@ -12,8 +12,7 @@ Without pending requests, the thread sleeps on its queue. Otherwise, it tests it
 there are no events (`pauses`). It releases the GIL in MPI calls, reductions and pauses, so that other threads can run.
 
 After an exception, the thread ends, and pending operations stay pending; `MpiThread.error` is the reason. If MPI fails,
-the usual cause is the loss of another host, which the connection to that host reports. The thread waits for this report
-before it sets `MpiThread.error`, which would hide the cause.
+the usual cause is the loss of another host, which the connection to that host reports later: see `stand_in`.
 
 **Numbers and tags.** Matching operations on all hosts have the same number. Two pending operations between the same
 hosts in the same direction never share a number. The MPI tags of an operation follow from its number modulo a limit,
@@ -33,7 +32,7 @@ from ..sync.fetching import HostReduction
 from .all_reduce import HostAllReduce
 from .operation import BulkOperation, Done, Farewell, Ticket
 from .pauses import Pauses
-from .progress import MpiFailed, TransferProgress
+from .progress import TransferProgress
 from .transfer import Receiving, Sending
 
 #: Size of a transfer's messages and of a reduction's chunks on up to four hosts, and minimum size of the pieces of a
@@ -42,7 +41,6 @@ CHUNK_BYTES, LEAST_PIECE_BYTES = 1 << 18, 1 << 16
 
 LEAST_LAST_TAG = 32767  # the largest tag that every MPI implementation supports
 MAX_PAUSE_S = 5e-3  # maximum pause between tests
-LOSS_TIMEOUT_S = 6.0  # time for detecting a lost host after an MPI error; `wire` needs up to five seconds
 
 
 def chunk_bytes_of(hosts: int) -> int:
@@ -118,8 +116,6 @@ class MpiThread:
                 elif self._begin_next(pauses.after_test(progress.test(), time.perf_counter(), MAX_PAUSE_S)):
                     pauses.begin_again()
         except BaseException as error:
-            if isinstance(error, MpiFailed):
-                time.sleep(LOSS_TIMEOUT_S)
             self.error = error
 
     def _begin_next(self, pause: Optional[float]) -> bool:

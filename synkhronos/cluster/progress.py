@@ -13,10 +13,6 @@ BLOCK_BYTES = 1 << 12  # buffer sizes are multiples of this size
 KEPT_BYTES = 64 << 20  # maximum total size of buffers kept for later operations
 
 
-class MpiFailed(Exception):
-    """Error of an MPI call, which leaves the state of all requests unknown."""
-
-
 class Landing(NamedTuple):
     """Record of a pending request: its operation and direction."""
 
@@ -43,10 +39,7 @@ class TransferProgress:
     def test(self) -> bool:
         """Advance the operations whose requests are complete; return whether any request was complete."""
         statuses: List[Any] = []
-        try:
-            indices = type(self.requests[0]).Testsome(self.requests, statuses)
-        except Exception as error:
-            raise MpiFailed(str(error)) from error
+        indices = type(self.requests[0]).Testsome(self.requests, statuses)
         if not indices:
             return False
         landings = [self._landings[i] for i in indices]
@@ -85,10 +78,7 @@ class TransferProgress:
         self._post(Landing(operation, None, False), "Ibarrier")
 
     def _post(self, landing: Landing, method: str, *arguments: Any) -> None:
-        try:
-            self.requests.append(getattr(self._comm, method)(*arguments))
-        except Exception as error:
-            raise MpiFailed(str(error)) from error
+        self.requests.append(getattr(self._comm, method)(*arguments))
         self._landings.append(landing)
         landing.operation.pending += 1
 

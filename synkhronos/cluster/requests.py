@@ -61,6 +61,7 @@ class Requests:
         self._places = hosts.places or ()
         self._lock = threading.RLock()
         self._ended = False
+        self.waiting: Set[int] = set()  # ranks that wait for an answer
         self._asked = [0] * hosts.size  # by rank: number of the last request seen
         self._unreadable: Dict[int, Tuple[int, float]] = {}  # by rank: unreadable request, time of first attempt
         self._epoch = -1
@@ -112,6 +113,7 @@ class Requests:
             self._asked[rank] = asked
             if epoch >= self._first_valid:
                 with self._lock:
+                    self.waiting.add(rank)
                     self.kinds[kind](self, _Waits(rank, asked), epoch, *request)
 
     @property
@@ -167,8 +169,6 @@ class Requests:
     @property
     def is_draining(self) -> bool:
         """Whether the MPI thread may still write into an aborted command's memory; ``block.bridge`` signals the end."""
-        if self.bulk is None or self.bulk.courier.error is not None:
-            return False
         return any([ticket.is_abandoned and not ticket.is_over() for _, ticket in self._operations])
 
     def _after_drain(self, begin: Callable[[], None]) -> None:
@@ -239,6 +239,7 @@ class Requests:
                 self._tell(waits)
 
     def _tell(self, waits: _Waits) -> None:
+        self.waiting.discard(waits.rank)
         block, slot = self.block, self.block.fetch_slots[waits.rank]
         if waits.error:
             words = waits.error.encode()[: len(slot) - 1] + b"\0"
@@ -360,7 +361,7 @@ class Requests:
         """Give up requests and operations, except reductions that began before barrier ``first``."""
         self._fetches, self._fetched = {}, {}
         self._constants = {key: fetch for key, fetch in self._constants.items() if fetch.is_done}
-        self._rooms, self._postponed = {}, []
+        self._rooms, self._postponed, self.waiting = {}, [], set()
         for epoch, ticket in self._operations:
             if epoch >= first:
                 ticket.is_abandoned = True

@@ -112,8 +112,8 @@ class Server:
             if self.bulk is not None:
                 self.bulk.reductions = spec.reductions
             lines = [self.line] * len(hosts.ranks)
-            self.deputy = Deputy(Requests(hosts, block, files, lines, self.bulk), launcher)
-            self.deputy.begin(self.loop)
+            self.deputy = Deputy(Requests(hosts, block, files, lines, self.bulk), self.loop, launcher)
+            self.deputy.begin()
             return {rank: launcher.pid(rank) for rank in hosts.near}
         except (SynkhronosError, OSError) as error:
             self.kill()

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import partial
 from typing import Dict, Sequence, Tuple
 
 from ..processes.keeper import record_exit
 from ..runtime.exit_status import LOST
 from ..sync.control_block import ABORT_REQUESTED, ABORTED, DECIDED
 from .copying import Copying
+from .loop import EventLoop
 from .messages import AbortCommand, CommandAborted, Printed, RanksEnded, StepCounts
 from .requests import Requests
+
+LOSS_TIMEOUT_S = 6.0  # time for detecting a lost host after a failure; `wire` needs up to five seconds
 
 
 class StandIn(Copying):
     """Sends aborts to other hosts; writes remote ranks' output into ``outputs``, two files per rank."""
 
-    def __init__(self, requests: Requests, outputs: Sequence[int]) -> None:
-        super().__init__(requests)
+    def __init__(self, requests: Requests, loop: EventLoop, outputs: Sequence[int]) -> None:
+        super().__init__(requests, loop)
         self.outputs = {rank: outputs[2 * i : 2 * i + 2] for i, rank in enumerate(self.hosts.far)}
 
     def look(self, overdue: bool) -> bool:
@@ -46,9 +50,10 @@ class StandIn(Copying):
 
     def on_ended(self, ranks: Dict[int, Tuple[int, int, bytes]]) -> None:
         """Record the exit status, peak memory and traceback of ranks that have ended."""
-        has_lost = self._has_lost()
         for rank, ended in ranks.items():
-            if ended[0] != LOST or not has_lost:
+            if ended[0] == LOST:
+                self.loop.later(LOSS_TIMEOUT_S, partial(self.lose, self.hosts.of(rank), ended[2].decode(), True))
+            else:
                 record_exit(self.block, rank, *ended)
 
     def on_output(self, rank: int, stream: int, text: bytes) -> None:
@@ -58,15 +63,13 @@ class StandIn(Copying):
     handlers = {StepCounts: on_steps, AbortCommand: on_abort, RanksEnded: on_ended, Printed: on_output}
 
     def fail(self, reason: str) -> None:
-        if not self._has_lost():
-            for host in range(1, len(self.hosts.ranks)):
-                self.lose(host, f"the bridge process failed:\n{reason}")
+        for host in range(1, len(self.hosts.ranks)):
+            self.loop.later(LOSS_TIMEOUT_S, partial(self.lose, host, f"the bridge process failed:\n{reason}", True))
 
-    def _has_lost(self) -> bool:
-        """Return whether a host is lost: the error must name this host, not a failure of MPI that follows."""
-        return any([self.block.status[rank] == LOST for rank in self.hosts.far])
-
-    def lose(self, host: int, reason: str) -> None:
+    def lose(self, host: int, reason: str, is_suspected: bool = False) -> None:
+        """Record that a host is lost; if this is only suspected after a failure, unless a loss explains the failure."""
+        if self.ended or is_suspected and any([self.block.status[rank] == LOST for rank in self.hosts.far]):
+            return
         for rank in self.hosts.ranks[host]:
-            if not self.ended and not self.block.ended[rank]:
+            if not self.block.ended[rank]:
                 record_exit(self.block, rank, LOST, 0, reason.encode())

@@ -117,8 +117,8 @@ class RankEnd:
 
     @point("channel")
     def wait(self, watch: Callable[[], object]) -> int:
-        while not self.is_called():
-            self._commands.wait(watch, self.policy)
+        while not self.is_called():  # also checked during the wait, because a leader may stop before it wakes this rank
+            self._commands.wait(lambda: watch() or self.is_called(), self.policy)
         self._keep = None
         number: int = self.block.words[COMMAND_NUMBER]
         return number

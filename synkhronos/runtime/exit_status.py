@@ -6,6 +6,7 @@ import signal
 
 LOST = -1000  #: Status of a rank whose host can no longer be reached.
 ORPHANED = -1001  #: Status of a rank that the kernel has killed because its keeper has ended.
+WAITS = "waits for other ranks"  #: State of a rank that waits for the first rank of its host, or for a request.
 
 
 def describe_end(status: int, memory: int = 0) -> str:

@@ -88,7 +88,7 @@ class Launcher(ABC):
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
         """Return each rank's activity as text, including its Python stacks if it reports them within ``seconds``.
 
-        The text is empty if a rank of another host is known to wait for other ranks.
+        With several hosts, the text of a rank that is known to wait for other ranks is `WAITS`.
         """
 
     @abstractmethod

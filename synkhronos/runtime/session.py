@@ -45,7 +45,7 @@ from .channel import FROZEN_BYTES, MasterEnd
 from .command import SHORT_S, Answer, Command, DepositValues, Envelope, Stop
 from .context import RankContext
 from .deposits import Deposits
-from .exit_status import LOST
+from .exit_status import LOST, WAITS
 from .failures import NEW_SESSION, Failure, add_failures, add_note, add_steps, worker_died, worker_error
 from .healing import Healing
 from .launcher import Launcher
@@ -487,17 +487,14 @@ class Session:
     def _late(self) -> WorkerTimeout:
         missing = self._missing()
         doing = self.launcher.inspect(missing, STACKS_TIMEOUT_S)
-        if not any(doing.values()):  # all wait for leaders, which may have arrived before
-            missing = sorted({self.hosts.ranks[self.hosts.of(rank)][0] for rank in missing})
+        if all([state == WAITS for state in doing.values()]):  # perhaps for leaders, which may have arrived before
+            missing = sorted({*missing, *[ranks[0] for ranks in self.hosts.ranks[1:] if {*ranks} & {*missing}]})
             doing = self.launcher.inspect(missing, STACKS_TIMEOUT_S)
-        missing = self._late_ranks = [rank for rank in missing if doing[rank]] or missing  # a leader may be late alone
+        missing = self._late_ranks = [rank for rank in missing if doing[rank] != WAITS] or missing
         ranks = "\n".join(f"rank {rank} (pid {self.launcher.pid(rank)}): {doing[rank]}" for rank in missing)
         late = "no rank finished a step of {} within" if any(self._steps) else "{} did not finish within"
-        error = WorkerTimeout(
-            f"{late.format(self._title)} {self._deadline - self._moved:.6g} s; {NEW_SESSION}. Missing:\n{ranks}",
-            missing[0] if missing else self.root,
-            self._updates,
-        )
+        text = f"{late.format(self._title)} {self._deadline - self._moved:.6g} s; {NEW_SESSION}. Missing:\n{ranks}"
+        error = WorkerTimeout(text, missing[0] if missing else self.root, self._updates)
         error.command = self._title
         return error
 

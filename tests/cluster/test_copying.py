@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from refusals import reports
 
-from synkhronos.cluster import copying, wire
+from synkhronos.cluster import copying, stand_in, wire
 from synkhronos.cluster.bridge import _Bridge
 from synkhronos.cluster.bulk_transfers import BulkTransfers
 from synkhronos.cluster.copying import LOOK_AGAIN_S, LOOK_EVERY_S
 from synkhronos.cluster.deputy import Deputy
 from synkhronos.cluster.host_memory import HostMemory
+from synkhronos.cluster.loop import EventLoop
 from synkhronos.cluster.messages import CommandAborted, FetchMemory, FinishReduction, RanksEnded, Reply, StepCounts
 from synkhronos.cluster.operation import Ticket
 from synkhronos.cluster.requests import Requests
@@ -27,10 +28,11 @@ from synkhronos.memory.handles import Handle
 from synkhronos.memory.memfd import nameless_file
 from synkhronos.memory.ranges import Ranges
 from synkhronos.reductions import ReduceOp
-from synkhronos.runtime.exit_status import LOST
+from synkhronos.runtime.exit_status import LOST, WAITS
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND
 from synkhronos.sync.block_over_hosts import BlockOverHosts
-from synkhronos.sync.control_block import ABORTED, DECIDED, LET_GO
+from synkhronos.sync.control_block import ABORTED, COMMAND_NUMBER, DECIDED, LET_GO
+from synkhronos.sync.event_fd import EventFd
 from synkhronos.sync.fetching import HostReduction
 from synkhronos.sync.hosts import Hosts
 
@@ -77,17 +79,17 @@ def make():
     def make(counts, own=0, carrier=None):
         names = tuple(f"host{i}" for i in range(len(counts)))
         places = None if carrier is None else tuple(range(len(counts)))
-        hosts = Hosts.of_counts(names, counts, own, places)
+        hosts, loop = Hosts.of_counts(names, counts, own, places), EventLoop()
         block = BlockOverHosts(hosts)
         shadows = {rank: nameless_file("shadow", 1 << 20) for rank in hosts.far}
         if own:
             launcher = SimpleNamespace(outputs=lambda: {rank: () for rank in hosts.near}, is_alive=lambda: True)
-            process = Deputy(Requests(hosts, block, shadows, [Line()] * len(counts), carrier), launcher)
+            process = Deputy(Requests(hosts, block, shadows, [Line()] * len(counts), carrier), loop, launcher)
             process._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
             process._forward = lambda: None
         else:
             lines = [None, *[Line() for _ in counts[1:]]]
-            process = StandIn(Requests(hosts, block, shadows, lines, carrier), [])
+            process = StandIn(Requests(hosts, block, shadows, lines, carrier), loop, [])
         made.append(block)
         return process
 
@@ -131,6 +133,9 @@ def test_ranks_get_no_command_while_an_earlier_one_may_still_write(make):
     process.look(True)
     words, lead = process.block.words, process.block.lead
     assert (words[ABORTED], words[LET_GO]) == (2, 0) and not rings(process) and ticket.is_abandoned
+    carrier.courier.error = OSError("MPI has failed")  # which does not stop other hosts
+    process.look(False)
+    assert words[LET_GO] == 0
     lead.drain()  # the abort woke the leader
     ticket.finish()
     assert rings(process) and not process.block.fetch_done[1]
@@ -261,31 +266,66 @@ def test_data_of_aborted_commands_is_not_sent(make):
     assert [ticket.is_abandoned for ticket in process.requests.bulk.courier.tickets] == [True, True, False]
 
 
-def test_a_lost_host_is_not_hidden_by_what_follows_from_it(make):
-    """Even if the program is late to look: MPI then fails on all hosts."""
+def test_a_lost_host_is_not_hidden_by_what_follows_from_it(make, monkeypatch):
+    """MPI then fails on all hosts, often earlier. The limit ends while this process pauses."""
+    monkeypatch.setattr(stand_in, "LOSS_TIMEOUT_S", 0.0)
     process = make((1, 1, 1), carrier=bulk())
-    process.lose(2, "cut")
     process.receive(RanksEnded({1: (LOST, 0, b"MPI failed")}))
     process.requests.bulk.courier.error = ZeroDivisionError("planted")
     process._on_bell()
+    cable = EventFd()
+    process.loop.watch(cable, lambda: process.lose(2, "cut"))
+    cable.release()
+    assert list(process.block.ended) == [0, 0, 0]
+    process.loop.turn(30)
+    process._on_bell()
+    process.loop.turn(0)
     assert list(process.block.ended) == [0, 0, 1]
     process.receive(RanksEnded({1: (3, 0, b"")}))
     assert (process.block.ended[1], process.block.status[1]) == (1, 3)
 
 
 @pytest.mark.parametrize("own", [0, 1])
-def test_an_error_of_the_mpi_thread_is_reported(make, own):
+def test_an_error_of_the_mpi_thread_is_reported(make, monkeypatch, own):
     """All ranks of the other host, or of this one, count as lost, with the cause."""
+    monkeypatch.setattr(stand_in, "LOSS_TIMEOUT_S", 0.0)
     process = make((1, 1), own=own, carrier=bulk())
     process.requests.bulk.courier.error = ZeroDivisionError("planted")
     process._on_bell()
     process._on_bell()
+    process.loop.turn(0)
     if own:
         ((ranks,),) = [message for message in process.line.sent if isinstance(message, RanksEnded)]
         (status, _, reason) = ranks[1]
     else:
         status, reason = process.block.status[1], bytes(process.block.fatal_error[1])
     assert status == LOST and b"ZeroDivisionError: planted" in reason and b"failed" in reason
+
+
+def test_a_failure_after_the_loss_of_the_first_host_is_not_raised(make):
+    """The serving process then ends its ranks (seed 720722 of the simulation)."""
+    process = make((1, 1), own=1, carrier=bulk())
+    process.requests.bulk.courier.error = ZeroDivisionError("planted")
+
+    def is_lost(message):
+        raise ConnectionError
+
+    process.line.send = is_lost
+    process.end()
+    assert process.ended
+
+
+def test_ranks_that_wait_for_others_are_not_late(make):
+    """After an abort, they no longer wait for the answers to their requests."""
+    process = make((1, 2), own=1, carrier=bulk())
+    process.launcher.inspect = lambda ranks, seconds: dict.fromkeys(ranks, "here")
+    process.block.words[COMMAND_NUMBER] = 1
+    ask(process, 1, 1, "reduce", parts_of(0, 0), False)
+    process.requests.look()
+    assert process.inspect([1, 2], 0.0) == {1: WAITS, 2: "here"}
+    process.receive(CommandAborted(1, 0, 0))
+    process.block.finished[2] = 1
+    assert process.inspect([1, 2], 0.0) == {1: "here", 2: WAITS}
 
 
 def test_a_request_is_not_taken_for_the_one_before(make):

@@ -72,6 +72,32 @@ def test_what_was_read_in_a_turn_inside_is_not_read_again(loop):
     assert [pipe.read for pipe in pipes] == [[b"x"]] * 3
 
 
+def test_a_later_call_follows_those_of_what_can_be_read(loop):
+    """It is made once, even if one of these calls runs a turn."""
+    calls = []
+    pipes = [Pipe(loop, lambda: [calls.append("read"), loop.turn(0)]) for _ in range(2)]
+    loop.later(0, lambda: calls.append("later"))
+    loop.later(3600, lambda: calls.append("too early"))
+    for pipe in pipes:
+        pipe.write()
+    loop.turn(30)
+    assert calls == ["read", "read", "later"]
+    pipes[0].write()
+    loop.turn(30)
+    assert calls == ["read", "read", "later", "read"]
+
+
+def test_a_later_call_that_is_added_in_a_turn_waits_for_the_next(loop):
+    """Files may have become readable meanwhile, if the process has paused."""
+    calls, pipes = [], []
+    pipes.append(Pipe(loop, lambda: [pipes[1].write(), loop.later(0, lambda: calls.append("later"))]))
+    pipes.append(Pipe(loop, lambda: calls.append("read")))
+    pipes[0].write()
+    for _ in range(2):
+        loop.turn(30)
+    assert calls == ["read", "later"]
+
+
 def test_the_end_of_what_is_watched_calls(loop):
     pipe = Pipe(loop)
     os.dup2(os.open(os.devnull, os.O_RDONLY), pipe.writes)  # closes the other end

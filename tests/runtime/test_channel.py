@@ -123,6 +123,19 @@ def test_waits_for_the_command(channel):
     assert got == [5]
 
 
+def test_a_rank_that_nobody_wakes_notices_its_command(channel):
+    """The first rank of its host may be stopped before it wakes the others."""
+    calls = []
+
+    def watch():
+        calls.append(1)
+        if len(calls) > 1:
+            raise TimeoutError
+        channel.block.words[COMMAND_NUMBER] = 3
+
+    assert channel.ends[0].wait(watch) == 3
+
+
 def test_calls_for_attention_are_no_messages(channel):
     channel.block.commands[0].release()
     channel.block.answers[0].release()

@@ -52,6 +52,7 @@ from synkhronos.program import program
 from synkhronos.replication import command as replication_command
 from synkhronos.replication import replicator
 from synkhronos.runtime import serve, session
+from synkhronos.runtime.exit_status import LOST
 from synkhronos.sync import block_over_hosts, control_block, host_relay, link, rendezvous, semaphore
 from synkhronos.sync.control_block import ControlBlock
 from synkhronos.sync.semaphore import WaitPolicy
@@ -591,7 +592,7 @@ class World:
         replace(semaphore, _init=self._init, _post=self._post, _trywait=self._trywait, _clockwait=self._clockwait)
         for module in (semaphore, session, launcher, keeper, child_process, base, steps, replicator):
             replace(module, time=clock)
-        for module in (bridge, copying, requests, rendezvous, hosts_launcher, mpi_thread):
+        for module in (bridge, copying, loop, requests, rendezvous, hosts_launcher, mpi_thread):
             replace(module, time=clock)
         for module in (launcher, keeper, child_process, rank_main, bridge, wire, control_block):
             replace(module, os=system)
@@ -653,15 +654,22 @@ class World:
             replace(module, interfaces=network.interfaces)
         for owner in (deputy.Deputy, stand_in.StandIn):
             replace(owner, fail=self._fail_of(owner.fail))
+        replace(stand_in, record_exit=self._record_exit)
         for owner in (output.Streams, launcher.ProcessLauncher):
             replace(owner, __init__=self._recording(owner.__init__))
 
     def _fail_of(self, fail):
         def failed(copying, reason):
-            self.scheduler.crash = self.scheduler.crash or reason
+            if "the MPI thread has failed" not in reason:  # as MPI does after the loss of a host, which is the cause
+                self.scheduler.crash = self.scheduler.crash or reason
             fail(copying, reason)
 
         return failed
+
+    def _record_exit(self, block, rank, status, memory, reason):
+        if status == LOST and b" failed:\n" in reason:  # of a serving process, although no host was lost
+            self.scheduler.crash = self.scheduler.crash or reason.decode()
+        keeper.record_exit(block, rank, status, memory, reason)
 
     def _recording(self, create):
         def created(each, *args, **kwargs):

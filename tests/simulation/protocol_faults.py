@@ -227,11 +227,6 @@ PLANTS = {
         "_look",
         {"self.launcher.forward(False)": "self.block.words[DEATHS], self.block.ended[self.others[0]] = 0, 0"},
     ),
-    "an interrupt that leaves a rank asleep": (
-        [Session],
-        "_recover",
-        {"self.block.commands[rank].release()": "pass"},
-    ),
 }
 
 ALONE = "a host that commits alone"
@@ -265,13 +260,6 @@ PLANTS_OVER_HOSTS = {
         [LeaderRelay],
         "forward",
         {"if is_due(block, self._promised[rank], number):": "if self._promised[rank]:"},
-    ),
-    "a new leader that does not wake its host": (
-        [LeaderRelay],
-        "on_command",
-        {
-            "    self._command = number, aborted, payload\n    self._deliver()": "    self._command = number, aborted, payload\n        self._deliver()"
-        },
     ),
     "a cut cable that is not noticed": (
         [wire.Line],
@@ -382,11 +370,9 @@ FOUND_BY = {
     "survivors that remember the spare arrays": 28,
     "a deposit in a rank's own memory that is freed too early": "from the ranks' own memory",
     "a replacement that repeats the last command": 53,
-    "an interrupt that leaves a rank asleep": 38,
     "a leader that continues without a notice": 419,
     "a notice that overwrites the next one": 41,
     "a promise that is valid at once": 28,
-    "a new leader that does not wake its host": 92,
     "a cut cable that is not noticed": 15,
     "a lost host that is taken for another": 29,
     "a death that hides the others": 150,

@@ -13,6 +13,7 @@ from many_schedules import Totals, find
 from protocol_faults import ALONE, FOUND_BY, PLANTS_OVER_HOSTS, planted
 from schedules import (
     ENGINE_POINT,
+    LONG_PAUSE_S,
     OF_HOSTS,
     OF_INTERRUPTS_OVER_HOSTS,
     OF_SERVERS,
@@ -161,6 +162,31 @@ def test_a_host_is_lost_at_many_points_of_a_command(kind):
         assert simulation.faults[kind] >= 8
 
 
+@pytest.mark.parametrize("has_mpi", [True, False])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_only_a_stopped_rank_is_replaced(rank, has_mpi):
+    """The others wait for it: its host's ranks if they have not been woken, and all ranks if MPI reduces values."""
+    steps = ("call", 1, 5), ("exact_call", 1, 5), ("all_reduce", "v", "sum"), ("distribute",)
+    schedule = of_leader(1, *steps)._replace(timeout=2.0, network=Behavior(has_mpi=has_mpi))
+    with Simulation() as simulation:
+        for point in range(1, 160, 3):
+            simulation.run(schedule._replace(order=point, faults=(Fault("stuck", rank, point % 4, point),)))
+        assert simulation.replaced >= 30
+
+
+@pytest.mark.parametrize("kind", ["server", "cut", "power"])
+@pytest.mark.parametrize("hosts", [(1, 1, 2), (2, 2)])
+def test_a_host_is_lost_while_the_bridge_pauses(kind, hosts):
+    """MPI then fails before the bridge notices the loss, which is the cause."""
+    schedule = of_leader(0, ("call", 1, 7), ("all_reduce", "v", "sum"), ("get_value", "v", 3), ("gather",))
+    schedule = schedule._replace(n=4, hosts=hosts, network=Behavior(mpi_fails=True, mpi_delay_s=1e-3))
+    with Simulation() as simulation:
+        for point in range(1, 60, 4):
+            faults = Fault(kind, 1, 1 + point % 3, point), Fault("slow", 0, 1 + point % 3, point + 7, LONG_PAUSE_S)
+            simulation.run(schedule._replace(order=point, faults=faults))
+        assert simulation.faults["slow"] >= 8 and simulation.faults[kind] >= 8
+
+
 #: The shortest forms of schedules that found faults of the library.
 FOUND = {
     "seed 237: Ctrl-C kept a decision from the other hosts, whose ranks waited until the next command": Schedule(
@@ -182,6 +208,16 @@ FOUND = {
         (Fault("power", 1, 0, 57),),
         *(2644431565, 0, (3, 1, 3), Behavior(1e-4, 1 << 17, True, True, 1e-4)),
     ),
+    "seed 700171: after a pause of the bridge, MPI's failure was noticed before the loss of a host that had caused it": Schedule(
+        *(5, 0, 3, False, None, 0.01, 1, (("reopen",), ("get_value", "v", 0))),
+        (Fault("cut", 2, 1, 3, 10.0), Fault("slow", 0, 1, 28, 10.0)),
+        *(2379597885, 2, (1, 3, 1), Behavior(1e-4, 1 << 18, True, True, 1e-4)),
+    ),
+    "seed 700355: the ranks that a stopped leader had not woken were replaced, too": Schedule(
+        *(7, 0, 1, False, 2.0, 0.0, 2, (("exact_steps", 0, 5, 7), ("joint_steps", 1, 5, 7))),
+        (Fault("stuck", 4, 1, 7, 0.15),),
+        *(1344491714, 0, (1, 3, 3), Behavior(1e-4, 1 << 18, True, False, 1e-3)),
+    ),
 }
 
 
@@ -189,7 +225,7 @@ FOUND = {
 def test_faults_that_schedules_have_found(name):
     with Simulation() as simulation:
         simulation.run(FOUND[name])
-        assert sum(simulation.faults.values()) == 1
+        assert sum(simulation.faults.values()) == len(FOUND[name].faults)
 
 
 def test_a_failing_schedule_is_shrunk():
