@@ -53,7 +53,7 @@ from .strategy import EQUAL, Algorithm, Reduction, Weighting, participants, stra
 from .value_buffers import ValueBuffers
 
 #: Minimum size of new values that a rank copies only as far as other ranks read them, which takes a few us to prepare.
-OWN_FROM_BYTES = 1 << 19
+OWN_FROM_BYTES = 3 << 18
 
 
 class Slot:
