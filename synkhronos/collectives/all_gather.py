@@ -23,7 +23,7 @@ class AllGather(CollectiveCommand):
         return None if self.on_host else Joint("all_gather", None, self.numbers, True)
 
     def run(self, context: RankContext) -> None:
-        keys, arrays = context.bind(self.numbers)
+        keys, arrays = context.bind(self.numbers, context.transport.reads_whole)
         results = context.transport.all_gather(keys, arrays, partial(context.name_of, self.numbers), self.on_host)
         context.transaction.commit_values(context.entries(self.numbers), results, same=True)
 

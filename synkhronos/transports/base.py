@@ -93,7 +93,7 @@ class Transport(ABC):
     common: CommonMemory
     #: Weights of the ranks whose parts make up each array once; None if all ranks' parts do.
     weights_of_parts: Weights = None
-    #: Whether other ranks read all elements of the arrays in an `all_reduce`, so that they must be bound before it.
+    #: Whether all values must be bound before an `all_reduce` or `all_gather`, which otherwise binds what others read.
     reads_whole = True
     #: Called at the start of each command, in the thread that executes the command.
     prepare_thread: Optional[Callable[[], object]] = None

@@ -114,13 +114,23 @@ class SharedMemoryTransport(Transport):
             current = slot.current
             if current is None or current.array is not value:
                 value = np.asarray(value)  # a value on a device is copied to the host
-                if current is None or not slot.holds(value):
-                    borrowed = borrowed or once(self._borrowed)
-                    current = slot.current = self._fitting(current, value.shape, value.dtype, borrowed)
-                    copy_into(current.array, value)
-                    slot.mirror = None
-            bound.append(current.array)
+                borrowed = borrowed or once(self._borrowed)
+                room = self._room_for(key, value, borrowed)
+                if room is not None:
+                    copy_into(room, value)
+            bound.append(slot.current.array)  # type: ignore[union-attr]
         return bound
+
+    def _room_for(
+        self, key: Key, value: np.ndarray[Any, Any], borrowed: Callable[[], Set[int]]
+    ) -> Optional[np.ndarray[Any, Any]]:
+        """Return memory for a value, which becomes the key's current array; None if the slot already has the value."""
+        slot = self._slots[key]
+        if slot.holds(value):
+            return None
+        slot.current = self._fitting(slot.current, value.shape, value.dtype, borrowed)
+        slot.mirror = None
+        return slot.current.array
 
     def copies(self, keys: Keys, values: Arrays) -> List[np.ndarray[Any, Any]]:
         return self.bind(keys, values)
@@ -358,11 +368,9 @@ class SharedMemoryTransport(Transport):
         borrowed, shown = once(self._borrowed), {}
         for j, (begin, end) in self._own_of(some, reduction.op, lambda: share_of(some, *place)).items():
             key, array = keys[chosen[j]], some[j]
-            slot = self._slots[key]
-            if self.common.placed(key, array) is None and not slot.holds(array):
-                slot.current = self._fitting(slot.current, array.shape, array.dtype, borrowed)
-                slot.mirror = None
-                copy_outside(begin, end, slot.current.array, array)
+            room = None if self.common.placed(key, array) is not None else self._room_for(key, array, borrowed)
+            if room is not None:
+                copy_outside(begin, end, room, array)
                 shown[j] = array.reshape(-1)
         return shown
 
@@ -579,7 +587,14 @@ class SharedMemoryTransport(Transport):
         return gathered
 
     def all_gather(self, keys: Keys, arrays: Arrays, name_of: NameOf, on_host: bool = False) -> Pending:
-        layout = self._layout(self._current(keys, arrays), n_given=len(keys))
+        unread: Set[int] = set()  # positions of new values that only this rank reads, to copy them into common memory
+        if len(self.near) == self.size:
+            borrowed = once(self._borrowed)
+            for i, (key, array) in enumerate(zip(keys, arrays)):
+                if self.common.takes(key, array) and self.common.placed(key, array) is None:
+                    self._room_for(key, array, borrowed)
+                    unread.add(i)
+        layout = self._layout(self._current(keys, arrays, unread), n_given=len(keys))
         kinds, begins = [], []
         for i in range(len(keys)):
             layout.check([i], name_of, but_lengths=True)
@@ -599,7 +614,7 @@ class SharedMemoryTransport(Transport):
             join_into(spare.array, layout.arrays(i))
             self._count_read(layout.arrays(i))
         for i, array in zip(common, self.common_spares([keys[i] for i in common], [kinds[i] for i in common])):
-            results[i], rows = array, layout.array(self.rank, i)
+            results[i], rows = array, np.asarray(arrays[i])
             copy_into(array[begins[i] : begins[i] + len(rows)], rows)
             self.traffic.add(0, rows.nbytes * (self.rank != self.home))
             self._keep_slot(keys[i])

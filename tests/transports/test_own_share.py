@@ -137,14 +137,32 @@ def test_a_rank_copies_only_what_others_read(world):
     np.testing.assert_array_equal(np.sum(copied, axis=0), np.full(n, world.n - 1))
 
 
-def test_a_failed_collective_leaves_the_new_values(world):
-    (w,) = world.shareds([np.zeros(OWN_FROM_BYTES // 8)])
-    values = [[np.full(OWN_FROM_BYTES // 8 + (rank == 1), float(rank))] for rank in range(world.n)]
+@pytest.mark.parametrize("collective", [synk.all_reduce, synk.all_gather])
+def test_a_failed_collective_leaves_the_new_values(world, collective):
+    (w,) = world.shareds([np.zeros((3, OWN_FROM_BYTES // 8))])
+    values = [[np.full((3, OWN_FROM_BYTES // 8 + (rank == 1)), float(rank))] for rank in range(world.n)]
     world.session.run(New([world._number(w)], values, "C"))
-    with refuses(ValueError, got=f"({OWN_FROM_BYTES // 8 + 1},)"):
-        synk.all_reduce(w)
+    with refuses(ValueError, got=f"(3, {OWN_FROM_BYTES // 8 + 1})"):
+        collective(w)
     for got, (value,) in zip(world.values(w), values):
         np.testing.assert_array_equal(got, value)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_gather_of_new_values(world, layout):
+    """Some ranks have few rows, so that only the other ranks' values are large."""
+    (w,) = world.shareds([np.zeros((3, 300))])
+    random, number = np.random.RandomState(0), world._number(w)
+    for lengths in ([700, 3, 500, 0], [3, 900, 600, 600], [700, 700, 700, 700], [2, 1, 0, 3], [500, 400, 3, 600]):
+        values = [[random.randn(length, 300)] for length in lengths[: world.n]]
+        world.session.run(New([number], values, layout))
+        synk.all_gather(w)
+        whole = np.concatenate([array for (array,) in values])
+        check(world, [w], [whole])
+        synk.all_gather(w)  # of the result, which may be in common memory
+        check(world, [w], [np.concatenate([whole] * world.n)])
+        synk.all_reduce(w)
+        check(world, [w], [np.concatenate([whole] * world.n)])
 
 
 @pytest.mark.parametrize("weights", [None, [0, 1, 1, 1]])
