@@ -15,6 +15,8 @@ from synkhronos.runtime.command import Command
 from synkhronos.runtime.registry import Origin
 from synkhronos.transports.shared_memory import OWN_FROM_BYTES
 
+pytestmark = pytest.mark.slow
+
 #: Values above and below the minimum size, some of dtypes that the kernel cannot reduce.
 KINDS = [
     ((OWN_FROM_BYTES // 8 + 3,), "float64"),
