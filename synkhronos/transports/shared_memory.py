@@ -592,7 +592,7 @@ class SharedMemoryTransport(Transport):
             borrowed = once(self._borrowed)
             for i, (key, array) in enumerate(zip(keys, arrays)):
                 if self.common.takes(key, array) and self.common.placed(key, array) is None:
-                    self._room_for(key, array, borrowed)
+                    self._room_for(key, array, borrowed)  # only to announce the shape
                     unread.add(i)
         layout = self._layout(self._current(keys, arrays, unread), n_given=len(keys))
         kinds, begins = [], []
